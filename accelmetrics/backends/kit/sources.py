@@ -1,4 +1,4 @@
-"""Backends that can read the same devices in several ways: the first that opens is used, unless one is pinned."""
+"""Backends with several ways to read the same devices. The first source that opens is used, unless one is pinned."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
 Open = Callable[[Clock], Driver]
-"""Opens one source, or raises ``SourceError``. It imports what it needs."""
+"""Opens one source, or raises ``SourceError``. It imports its own dependencies."""
 Self = TypeVar("Self", bound="Pinnable")
 
 
 class Pinnable:
-    """A backend of which one source can be pinned: ``accelmetrics verify`` holds each of them against the others.
+    """A backend with sources that can be pinned, so that ``accelmetrics verify`` can compare them.
 
     Attributes:
-        name: The name users select it by.
-        sources: What can be pinned, by name.
-        pin: The one source to use; empty for no choice.
+        name: The name that users select it by.
+        sources: The names of the sources that can be pinned.
+        pin: The only source to use; empty for no choice.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Pinnable:
         self._pinned: dict[str, Any] = {}
 
     def pinned(self: Self, source: str) -> Self:
-        """Return this backend with one source: the same object for the same name, so that its users share it.
+        """Return this backend with one source. The same name gives the same object, so that its users share it.
 
         Raises:
-            UnknownNameError: There is no such source; the message lists those there are.
+            UnknownNameError: There is no source of that name; the message lists the existing ones.
         """
         if source not in self.sources:
             raise UnknownNameError(f"source of the backend {self.name}", source, self.sources)
@@ -48,10 +48,10 @@ class Pinnable:
         return found
 
     def _leave_others(self) -> None:
-        """Drop what is of sources that are not pinned."""
+        """Drop the state of sources that are not pinned."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle by name what has a pin: in another process it is that process's own."""
+        """Pickle a pinned backend by name, so that another process uses its own instance."""
         return (_registered, (self.name, self.pin)) if self.pin else super().__reduce_ex__(protocol)
 
 
@@ -66,17 +66,18 @@ class SourcesBackend(Pinnable):
     """A backend with several sources.
 
     Args:
-        name: The name users select it by.
+        name: The name that users select it by.
         kind: The first word of its devices' keys.
-        sources: What can be pinned, by name: what opens it, or a backend of the kit, whose own sources can be pinned then.
-        default: What is tried where nothing is pinned, in order; the sources when left out.
-        detect: Looks for the hardware; built-in backends are found by their registration.
-        coverage: Says which metrics it gives; what its sources give, where each is a backend.
-        clock: Where intervals are taken from.
-        pin: The one source to use; empty for the first that opens.
+        sources: The sources that can be pinned, by name: a function that opens one, or a backend of the kit, whose own sources can
+            then be pinned.
+        default: The sources to try if none is pinned, in order; ``sources`` by default.
+        detect: Looks for the hardware. Built-in backends are found by their registration.
+        coverage: Returns the metrics that the backend reports; by default those of its sources, if each is a backend.
+        clock: Clock for intervals.
+        pin: The only source to use; empty for the first that opens.
 
     Attributes:
-        interval: 0: a driver that is read in the background has an interval of its own.
+        interval: Always 0, because a driver that is read in the background has its own interval.
     """
 
     interval = 0.0
@@ -114,8 +115,8 @@ class SourcesBackend(Pinnable):
             try:
                 return source(self.clock) if callable(source) else source.open()
             except SourceError as error:
-                failures.append(error.with_traceback(None))  # which holds this list
-        # The failure of the best source that is there, with what detection found to be wrong first among the advice.
+                failures.append(error.with_traceback(None))  # its frames hold this list, so a traceback would make a cycle
+        # A source that is installed and fails says more than one that is missing. Detection's advice comes first.
         first = next((error for error in failures if error.reason != Reason.DRIVER_UNAVAILABLE), failures[0])
         message = "; ".join(dict.fromkeys(error.message for error in (first, *failures)))
         advice = dict.fromkeys(words for words in (self.detect().advice, *(error.advice for error in failures)) if words)
@@ -125,11 +126,11 @@ class SourcesBackend(Pinnable):
         return ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle by name: in another process it is that process's own."""
+        """Pickle by name, so that another process uses its own instance."""
         return _registered, (self.name, self.pin)
 
     def _joined_coverage(self) -> Coverage:
-        from accelmetrics.backends.kit.fields import joined_words  # which detection does not need
+        from accelmetrics.backends.kit.fields import joined_words  # detection does not need it
 
         given = [source.coverage() for source in self._sources.values() if not callable(source)]
         return given[0]._replace(devices=joined_words(pair for each in given for pair in each.devices.items()))

@@ -1,4 +1,4 @@
-"""Devices that are directories of files, as kernel drivers show them below ``/sys``.
+"""Devices that kernel drivers show as directories of files below ``/sys``.
 
 ::
 
@@ -6,8 +6,8 @@
     IDENTITY = {"vendor_index": "@number", "pci_bus_id": "@pci", "serial": "tt_serial"}
     backend = PolledBackend("tenstorrent", kind="npu", source="sysfs", connect=directories("/sys/class/tenstorrent/tenstorrent!*"), …)
 
-A field's place is a path below the device's directory, or an absolute one; :class:`DeviceDirectory` has what else it may be. A file is
-read when its device is read, through a descriptor that stays open, so that a file that hangs costs its own device.
+A field's place is a path below the device's directory, or an absolute path; :class:`DeviceDirectory` lists the other forms. A file is
+read when its device is read, through a descriptor that stays open. A file that hangs affects only its own device.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ PCIE_LINK = tuple(
         ("maxPcieLinkWidth", "max_link_width"),
     )
 )
-"""Rows of a PCI device's link, as the kernel tells it."""
+"""Rows of a PCI device's link, as the kernel reports it."""
 
 OFF = Unavailable(Reason.SUSPENDED, "the sensor has no value while what it measures is powered down")
-"""What EAGAIN says, which thermal zones of a chip answer."""
+"""Reason for EAGAIN, the answer of a chip's thermal zones while they are powered down."""
 
 
 def highest(said: Any) -> object:
-    """Return the highest number of a list, as of clocks; what has none stays what it is."""
+    """Return the highest number of a list, for example of clocks; a text without a number is returned unchanged."""
     return max((int(each) for each in quoted(said).split() if each.isdecimal()), default=said)
 
 
 def clocks(below: str = "device/devfreq/*/") -> tuple[Field, Field]:
-    """Make the rows of the clock and the highest clock of a device that the kernel's devfreq has.
+    """Make the rows of the current and the highest clock of a device with the kernel's devfreq.
 
     Args:
         below: The path to the directory of its clocks, with a slash at the end.
@@ -59,35 +59,35 @@ def clocks(below: str = "device/devfreq/*/") -> tuple[Field, Field]:
 
 
 _BLANK = " \t\r\n\0"
-"""What stands around a text; a zero ends one of the device tree."""
+"""Characters stripped from a text; a zero byte ends a text of the device tree."""
 _SELECTED = re.compile(r"\[([\w/]+)=([^\]]*)\]")
 _SEVERAL: Mapping[str, Callable[[list[Number]], Number]] = {"max": max, "mean": fmean}
 _BAR = re.compile(r"@bar([0-5])")
 
 
 class DeviceDirectory(DeviceRecord):
-    """One device's files as a record: what stands at a path, below its directory unless it is absolute.
+    """A device's files as a record. A place is a path below the device's directory, unless it is absolute.
 
-    - ``*`` is any part of a name, and the first file is read: ``device/hwmon/hwmon*/temp1_input``;
-    - ``[file=text]`` chooses among directories by a file in them, ``[_suffix=text]`` among files by the one beside them; a name may go on
-      before it, and ``*`` in the text is anything: ``/sys/class/thermal/thermal_zone[type=*gpu*]/temp``,
-      ``device/hwmon/hwmon[name=xe]/temp[_label=pkg]_input``; behind a whole name it says which file the directory must have:
-      ``device/[device=0x56a?]/current_link_speed``;
-    - ``max:`` or ``mean:`` before a path is that of all files there, where a sensor that is absent does not count;
-    - ``{}`` stands for the instance, in a row that is read of each: ``tile0/gt{}/freq0/act_freq``;
-    - ``@name`` is the directory's own, ``@number`` the last number in that, ``@pci`` and ``@platform`` what the device is called on its
-      bus, ``@bar2`` the size of a memory region of a PCI device in bytes;
-    - ``@clients.memory`` and ``@clients.<word>`` are what all programs use, as :meth:`.DrmClients.total` has it.
+    - ``*`` matches any part of a name, and the first file is read: ``device/hwmon/hwmon*/temp1_input``.
+    - ``[file=text]`` selects directories by the text of a file in them: ``/sys/class/thermal/thermal_zone[type=*gpu*]/temp``.
+      ``[_suffix=text]`` selects files by a companion file: ``device/hwmon/hwmon[name=xe]/temp[_label=pkg]_input``. The name before
+      the bracket may be a beginning, and ``*`` in the text matches anything. After a complete name, the bracket is a file that the
+      directory must have: ``device/[device=0x56a?]/current_link_speed``.
+    - ``max:`` or ``mean:`` before a path is that of all matching files; a sensor that is absent does not count.
+    - ``{}`` is replaced by the instance, in a row that is read for each: ``tile0/gt{}/freq0/act_freq``.
+    - ``@name`` is the directory's name, ``@number`` the last number in it, ``@pci`` and ``@platform`` the device's name on that
+      bus, ``@bar2`` the size of a PCI device's memory region in bytes.
+    - ``@clients.memory`` and ``@clients.<word>`` are the use by all programs, as :meth:`.DrmClients.total` returns it.
 
     Args:
         path: The directory.
-        files: Where descriptors are kept.
-        clients: The programs on the driver's devices; None where those are not looked for.
-        holders: The programs that hold device nodes, where those are looked for.
+        files: Keeps the descriptors.
+        clients: The programs on the driver's devices; None if they are not looked for.
+        holders: The programs that hold device nodes; None if they are not looked for.
     """
 
     wakes = True
-    """Whether a look at its files would wake it while it is powered down: it is not read then."""
+    """Whether reading its files would wake a suspended device. If so, a suspended device is not read."""
 
     def __init__(self, path: str, files: Files, clients: DrmClients | None = None, holders: NumberedNodes | None = None) -> None:
         self.path = path
@@ -100,14 +100,15 @@ class DeviceDirectory(DeviceRecord):
 
     @property
     def bus_name(self) -> str:
-        """What the device is called on its bus: a PCI address, ``1002000000.v3d``."""
+        """The device's name on its bus: a PCI address, or for example ``1002000000.v3d``."""
         return link_name(f"{self.path}/device") or os.path.realpath(f"{sysroot()}{self.path}").rpartition("/")[2]
 
     def begin(self, progress: list[Any]) -> None:
         """Prepare for a reading.
 
         Raises:
-            SourceError: The device is powered down, and a look would wake it (``suspended``), or its directory has gone (``device_lost``).
+            SourceError: The device is suspended, and reading would wake it (``suspended``), or its directory is gone
+                (``device_lost``).
         """
         self._progress = progress
         if inode(self.path) != self._inode:
@@ -117,8 +118,8 @@ class DeviceDirectory(DeviceRecord):
                 raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
 
     def get(self, place: str) -> object:
-        """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
-        if place in self._kept:  # as nearly always
+        """Return the value at a place: text, a number, a reason, or None if there is nothing."""
+        if place in self._kept:  # the fast way, taken nearly always
             return self._read(place)
         how, colon, path = place.partition(":")
         if colon and how in _SEVERAL:
@@ -137,27 +138,27 @@ class DeviceDirectory(DeviceRecord):
         return self._bar(int(found[1])) if (found := _BAR.fullmatch(place)) else None
 
     def instances(self, place: str) -> Iterator[str]:
-        """List what stands where a path has ``{}``."""
+        """Yield the instances that replace ``{}`` in a path."""
         path = place if place.startswith("/") else f"{self.path}/{place}"
         form = re.escape(path).replace(r"\*", "[^/]*").replace(r"\{\}", "([^/]*)", 1)
         found = (re.fullmatch(form, path) for path in self._find(place.replace("{}", "*")))
         return (each[1] for each in found if each is not None)
 
     def processes(self, progress: list[Any]) -> Processes:
-        """Find the programs that have it open."""
+        """Find the programs that have the device open."""
         if self._holders is not None:
             return self._holders.on(self.get("@number"))
         return None if self._clients is None else self._clients.on(self.bus_name, progress)
 
     def look_again(self) -> bool:
-        """Look again for files that were not there. Returns whether the directory is still the one that it was.
+        """Search again for missing files. Returns whether the directory is still the same.
 
-        A driver that was loaded again makes new directories, in which another device may have the number.
+        A driver that was reloaded makes new directories, and the same number may then be another device's.
         """
         self._kept = {place: files for place, files in self._kept.items() if files}
         is_same = inode(self.path) == self._inode
         for file in () if is_same else [file for files in self._kept.values() for file in files]:
-            file.close()  # the new directory's reader gets the same objects
+            file.close()  # the new directory's reader shares these objects, and must open the files again
         return is_same
 
     def _find(self, place: str) -> list[str]:
@@ -178,7 +179,7 @@ class DeviceDirectory(DeviceRecord):
         return self._kept[place]
 
     def _read(self, place: str, which: int = 0) -> str | Unavailable | None:
-        """Read one of the files at a place; None where it is not there."""
+        """Read one of the files at a place; None if it does not exist."""
         files = self._kept.get(place) or self._files_at(place)
         if which >= len(files):
             return None
@@ -187,7 +188,7 @@ class DeviceDirectory(DeviceRecord):
         except BlockingIOError:
             return OFF
         except OSError as error:
-            self._kept.pop(place, None)  # hwmon directories get other numbers when a driver comes back
+            self._kept.pop(place, None)  # hwmon directories get other numbers when a driver is reloaded
             if not isinstance(error, FileNotFoundError):
                 return reason_of(error, place)
             if not has_magic(place):
@@ -199,6 +200,7 @@ class DeviceDirectory(DeviceRecord):
     def _several(self, how: Callable[[list[Number]], Number], path: str) -> Value | None:
         said = [number(self._read(path, which)) for which in range(len(self._files_at(path)))]
         numbers = [each for each in said if not isinstance(each, Unavailable)]
+        # A sensor that fails makes the whole unknown. One that is absent does not.
         reasons = sorted((each for each in said if isinstance(each, Unavailable)), key=lambda each: each.reason == Reason.NOT_SUPPORTED)
         if reasons and (not numbers or reasons[0].reason != Reason.NOT_SUPPORTED):
             return reasons[0]
@@ -214,16 +216,16 @@ class DeviceDirectory(DeviceRecord):
 
 
 class OnChip(DeviceDirectory):
-    """A device on the processor's chip, whose files answer while it is powered down without waking it.
+    """A device on the processor's chip. Its files answer while it is suspended, without waking it.
 
-    Besides the places of every directory there are ``@unified``, which is true since it shares the host's memory, and ``@compatible``, what
-    the device tree calls it.
+    It has two more places: ``@unified`` is always true, since the device shares the host's memory, and ``@compatible`` is its name
+    in the device tree.
     """
 
     wakes = False
 
     def get(self, place: str) -> object:
-        """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
+        """Return the value at a place: text, a number, a reason, or None if there is nothing."""
         if place == "@unified":
             return True
         if place == "@compatible":
@@ -232,7 +234,7 @@ class OnChip(DeviceDirectory):
 
 
 def _glob(pattern: str) -> list[str]:
-    if not has_magic(pattern):  # one that may not be searched for says so when it is read
+    if not has_magic(pattern):  # glob() hides a directory that may not be searched; reading the path reports it
         return [pattern]
     return [f"/{path}" for path in sorted(glob(pattern.lstrip("/"), root_dir=sysroot() or "/"))]  # noqa: PTH207 - keeps the root apart
 
@@ -246,22 +248,22 @@ def directories(
     record: type[DeviceDirectory] = DeviceDirectory,
     nodes: str = "",
 ) -> Connect:
-    """Connect a polled backend to directories below ``/sys``, one a device.
+    """Connect a polled backend to directories below ``/sys``, one per device.
 
     Args:
-        pattern: Their path, where ``*`` is any part of a name: ``/sys/class/drm/card*``.
-        more: Other paths, where devices have more than one.
-        drivers: Kernel drivers, of which one must drive the device; any when empty.
-        processes: Finds the processes that use a device, where a consumer wants to know; None where that is not to be found out.
-        clients: What a DRM driver calls what programs use, where they are to be found by that.
-        record: What reads a device's files: :class:`OnChip`, or a class of the vendor's with places of its own.
-        nodes: A regular expression of the device nodes that programs hold, where they are to be found by those: its group is ``@number``.
+        pattern: Their path; ``*`` matches any part of a name: ``/sys/class/drm/card*``.
+        more: Further paths, if devices have more than one.
+        drivers: Kernel drivers, one of which must drive the device; any if empty.
+        processes: Finds the processes that use a device, if a consumer wants them; None if they are not looked for.
+        clients: The driver's names for its engines and memory, to find programs through DRM.
+        record: The class that reads a device's files: :class:`OnChip`, or a vendor's class with its own places.
+        nodes: A regular expression of the device nodes that programs hold, to find programs by them. Its group is ``@number``.
     """
     return _Connect((pattern, *more), drivers, processes, clients, record, nodes)
 
 
 class _Connect:
-    """Opens directories. Listing them wakes no device, and each looks for itself whether its own sleeps."""
+    """Opens directories. Listing them wakes no device, and each device checks by itself whether it is suspended."""
 
     wakes = False
 
@@ -273,7 +275,7 @@ class _Connect:
 
 
 class _Directories:
-    """The directories that there are now, as a poll."""
+    """The directories that exist now, as a poll."""
 
     def __init__(
         self,
@@ -309,5 +311,5 @@ class _Directories:
         return device.processes if find is None else lambda _: find(device)
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         self._files.close()

@@ -1,10 +1,10 @@
-"""Files below ``/sys``, ``/proc`` and ``/dev``, and what they say about the hardware of this machine.
+"""Files below ``/sys``, ``/proc`` and ``/dev``, and the hardware of this machine that they list.
 
 ``ACCELMETRICS_SYSROOT`` puts another directory in front of all of them: a mounted host root in a monitoring container
-(``/host``), or a tree of fixtures in a test. It is looked up at every call, which is rare: hot paths keep descriptors.
+(``/host``), or a tree of fixtures in a test. It is read at every call, which is rare, because hot paths keep descriptors.
 
-A descriptor that stays open and ``pread`` cost a third of open, read and close. A descriptor of ``/proc/<pid>/…`` also stays
-with its process: once that has ended it answers an error, even where the number has been given to another process.
+Reading with ``pread`` through a descriptor that stays open costs a third of open, read and close. A descriptor of ``/proc/<pid>/…``
+also stays with its process: once the process has ended, it returns an error, even if another process has the number by then.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-"""A PCI address as the kernel writes it, and :func:`~accelmetrics.schemas.identity.pci_address` any vendor's."""
+"""A PCI address as the kernel writes it. :func:`~accelmetrics.schemas.identity.pci_address` converts other spellings to it."""
 ASLEEP = ("suspended", "suspending")
-"""``power/runtime_status`` of a PCI device that is powered down: almost any question to its driver would wake it."""
+"""``power/runtime_status`` of a suspended PCI device. Almost any call to its driver would wake it."""
 BUS_LASTS = 1.0
-"""Seconds for which a look at the PCI bus serves."""
+"""Seconds for which a scan of the PCI bus is reused."""
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _FIRST_SIZE = 4096
 _LONGEST_LINE = 2048
-"""Bytes, several times what a line of a list of devices has."""
+"""Bytes, several times a line in a list of devices."""
 
 
 def sysroot() -> str:
-    """Return the directory in front of ``/sys``, ``/proc`` and ``/dev``: empty for the machine's own."""
+    """Return the directory in front of ``/sys``, ``/proc`` and ``/dev``; empty for the machine's own."""
     return os.environ.get(VARIABLE, "").rstrip("/")
 
 
 def system_path(path: str) -> Path:
-    """Return where an absolute system path really is."""
-    from pathlib import Path  # which a reading does not need
+    """Return the real path of an absolute system path."""
+    from pathlib import Path  # a reading does not need it
 
     return Path(sysroot() + path)
 
 
 def exists(path: str) -> bool:
-    """Return whether a system path is there, as far as may be seen."""
-    return os.path.exists(sysroot() + path)  # noqa: PTH110 - pathlib would be a part of every first reading
+    """Return whether a system path exists; False if a directory on the way may not be searched."""
+    return os.path.exists(sysroot() + path)  # noqa: PTH110 - pathlib would slow every first reading
 
 
 def list_directory(path: str) -> list[str]:
-    """List the names in a system directory, sorted; empty when it is not there."""
+    """List the names in a system directory, sorted; empty if it cannot be listed."""
     try:
         return sorted(os.listdir(sysroot() + path))  # noqa: PTH208 - names alone are wanted
     except OSError:
@@ -71,7 +71,7 @@ def list_directory(path: str) -> list[str]:
 
 
 def read_text(path: str) -> str | None:
-    """Read the text of a system file without the white space around it; None when it is not there or may not be read."""
+    """Read the text of a system file, stripped; None if it does not exist or may not be read."""
     try:
         return read_once(path).decode("utf-8", "replace").strip()
     except OSError:
@@ -79,10 +79,10 @@ def read_text(path: str) -> str | None:
 
 
 def read_once(path: str) -> bytes:
-    """Read the content of a file that is not worth a descriptor.
+    """Read the content of a file that is too rarely read to keep a descriptor.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
     """
     fd = os.open(sysroot() + path, os.O_RDONLY)
     try:
@@ -95,27 +95,27 @@ def read_once(path: str) -> bytes:
 
 
 def link_name(path: str) -> str:
-    """Return the last name of what a system link leads to, as of a device's ``driver``; empty where there is none."""
+    """Return the last name in a system link's target, for example of a device's ``driver``; empty without a link."""
     try:
-        return os.readlink(sysroot() + path).rpartition("/")[2]  # noqa: PTH115 - asked at every reading, and a Path costs more
+        return os.readlink(sysroot() + path).rpartition("/")[2]  # noqa: PTH115 - called at every reading, and a Path costs more
     except OSError:
         return ""
 
 
 def inode(path: str) -> int:
-    """Return a system file's number, which another file of the same name does not have; 0 where it is not there."""
+    """Return a system file's inode, which differs from that of another file of the same name; 0 if it does not exist."""
     try:
-        return os.stat(sysroot() + path).st_ino  # noqa: PTH116 - asked at every reading, and a Path costs more
+        return os.stat(sysroot() + path).st_ino  # noqa: PTH116 - called at every reading, and a Path costs more
     except OSError:
         return 0
 
 
 def reason_of(error: OSError | ValueError, what: str) -> Unavailable:
-    """Say why a value is missing, from what reading or parsing its file threw.
+    """Return why a value is missing, from the exception of reading or parsing its file.
 
     Args:
-        error: What was thrown.
-        what: The file, or what was asked for, in words.
+        error: The exception.
+        what: The file, or the value in words.
     """
     if isinstance(error, PermissionError):
         return Unavailable(Reason.NO_PERMISSION, f"{what} may not be read by this user")
@@ -127,12 +127,12 @@ def reason_of(error: OSError | ValueError, what: str) -> Unavailable:
 
 
 class KeptFile:
-    """A file that is read again and again through one descriptor.
+    """A file that is read repeatedly through one descriptor.
 
     Args:
         path: The absolute system path, without the root in front of it.
-        pieces: Whether the kernel hands the file out a page at a time (lists of devices), cut between two lines, so that only an
-            empty read is its end, or one after which a whole line had had room. Most files of ``/proc`` and ``/sys`` come whole.
+        pieces: Whether the kernel returns the file a page at a time (lists of devices), cut between two lines. The end is then an
+            empty read, or a read after which a whole line would have fitted. Most files of ``/proc`` and ``/sys`` come in one read.
     """
 
     __slots__ = ("__weakref__", "_fd", "_pieces", "_size", "path")
@@ -147,12 +147,13 @@ class KeptFile:
         """Read the file's content.
 
         Raises:
-            OSError: It is not there, or cannot be read. The descriptor is given back, so that the next call opens anew.
+            OSError: It does not exist, or cannot be read. The descriptor is closed, so that the next call opens the file again.
         """
         if self._fd < 0:
             self._fd = os.open(sysroot() + self.path, os.O_RDONLY)
         try:
             data = os.pread(self._fd, self._size, 0)
+            # A read that leaves room has reached the end, so the usual file costs one call.
             if len(data) < (_FIRST_SIZE - _LONGEST_LINE if self._pieces else self._size):
                 return data
             whole = data
@@ -166,13 +167,13 @@ class KeptFile:
             raise
 
     def close(self) -> None:
-        """Give the descriptor back. A later ``read`` opens the file again."""
+        """Close the descriptor. A later ``read`` opens the file again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Close the descriptor. Readers have no end of life of their own: the descriptor goes when the last of them does."""
+        """Close the descriptor. Nothing closes a reader, so its descriptor is closed with the last reference to it."""
         self.close()
 
 
@@ -192,13 +193,13 @@ class Files:
         return file
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         for file in list(self._files.values()):
             file.close()
 
 
 def count(word: bytes) -> int:
-    """Parse a kernel's unsigned number of at most 64 bits.
+    """Parse an unsigned number of at most 64 bits, as the kernel prints it.
 
     Raises:
         ValueError: It is anything else; the message quotes it.
@@ -209,7 +210,7 @@ def count(word: bytes) -> int:
 
 
 class Memory(NamedTuple):
-    """The host's memory in bytes. Swap is None where the system says nothing of it."""
+    """The host's memory in bytes. Swap is None if the system does not report it."""
 
     total: int
     available: int
@@ -232,7 +233,7 @@ def parse_meminfo(data: bytes) -> Memory:
 
     total, available = field(b"MemTotal"), field(b"MemAvailable")
     if available is None and (free := field(b"MemFree")) is not None:
-        # Kernels before 3.14 leave the estimate to the reader.
+        # Kernels before 3.14 have no MemAvailable, so it is estimated here.
         available = free + (field(b"Cached") or 0) + (field(b"SReclaimable") or 0)
     if not total or available is None:
         raise ValueError("MemTotal, or both MemAvailable and MemFree, is missing")
@@ -240,16 +241,17 @@ def parse_meminfo(data: bytes) -> Memory:
 
 
 _BUS: dict[object, tuple[float, dict[str, list[str]]]] = {}
-"""The latest look at the PCI bus: until when it lasts, and what was found."""
+"""The latest scan of the PCI bus: when it expires, and its result."""
 
 
 def pci_functions() -> dict[str, list[str]]:
-    """Return, by vendor id, the addresses of its functions on the PCI bus, in order. Not to be changed.
+    """Return the addresses of each vendor's functions on the PCI bus, in order, by vendor id. Callers must not change it.
 
-    There are hundreds of functions in a server, and each vendor's id is a file of its own. So one look serves every backend that detects
-    within ``BUS_LASTS`` seconds. A function that came or went is seen at once, one that took another's address after that time. There is
-    no lock, which a fork could copy in its locked state: at worst two threads look at the same time.
+    A server has hundreds of functions, and each vendor id is a file. So one scan serves every backend that detects within
+    ``BUS_LASTS`` seconds. A function that is added or removed is seen at once; one that takes over another's address is seen after
+    that time.
     """
+    # No lock, because a fork could copy it in its locked state. At worst two threads scan at the same time.
     addresses = list_directory(PCI)
     mark, now = (os.getpid(), sysroot(), *addresses), time.monotonic()
     until, found = _BUS.get(mark, (now, {}))
@@ -267,18 +269,18 @@ def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
 
     Args:
         vendor: The vendor id as sysfs writes it: ``0x10de``.
-        classes: Prefixes of class codes to accept, such as ``("0x03", "0x12")``; all when empty.
+        classes: Prefixes of the class codes to accept, for example ``("0x03", "0x12")``; all if empty.
     """
     found = pci_functions().get(vendor, [])
     return [address for address in found if not classes or (read_text(f"{PCI}/{address}/class") or "").startswith(classes)]
 
 
 def find_pci(ids: Sequence[str]) -> list[str]:
-    """Find the PCI addresses of the devices with one of these ids, in address order, without virtual functions beside their physical one.
+    """Find the PCI addresses of the devices with one of these ids, in address order, without virtual functions.
 
     Args:
-        ids: ``vendor:device`` or ``vendor:device:class`` in hexadecimal; ``*`` for any device, the beginning of a class is enough:
-            ``1eff:*``, ``1ded:6001``, ``1d94:*:0302``.
+        ids: ``vendor:device`` or ``vendor:device:class`` in hexadecimal. The device may be ``*``, and a class may be abbreviated to
+            its first digits: ``1eff:*``, ``1ded:6001``, ``1d94:*:0302``.
     """
     found = {
         address
@@ -286,18 +288,19 @@ def find_pci(ids: Sequence[str]) -> list[str]:
         for address in pci_devices(f"0x{vendor}", tuple(f"0x{each}" for each in beginning))
         if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}")
     }
+    # Only a virtual function has a physfn link. The physical function is listed anyway.
     return sorted(address for address in found if not exists(f"{PCI}/{address}/physfn"))
 
 
 def pci_slot(address: str) -> tuple[int | None, str]:
-    """Read where a PCI device is plugged in.
+    """Read the location of a PCI device.
 
     Args:
-        address: Its PCI address, however it is written: ``00000000:C1:00.0``, ``0000:c1:00.0``, ``c1:00.0``.
+        address: Its PCI address in any spelling: ``00000000:C1:00.0``, ``0000:c1:00.0``, ``c1:00.0``.
 
     Returns:
-        Its NUMA node, None where there is no such thing; and the CPUs near to it, as ranges (``0-31,64-95``), empty where the kernel
-        does not say.
+        Its NUMA node, None if the machine has none; and the CPUs near to it, as ranges (``0-31,64-95``), empty if the kernel does
+        not report them.
     """
     address = pci_address(address)
     if PCI_ADDRESS.fullmatch(address) is None:
@@ -309,29 +312,29 @@ def pci_slot(address: str) -> tuple[int | None, str]:
 
 
 def upstream(address: str) -> tuple[str, ...]:
-    """Return the way to a PCI device: the host bridge, each bridge below it, the device. Empty where the kernel does not show it."""
+    """Return the path to a PCI device: the host bridge, each bridge below it, the device. Empty if the kernel does not show it."""
     names = os.path.realpath(f"{sysroot()}{PCI}/{address}").split("/") if PCI_ADDRESS.fullmatch(address) else []
     start = next((place for place, name in enumerate(names) if _HOST_BRIDGE.fullmatch(name)), len(names))
     return tuple(names[start:])
 
 
 def is_asleep(address: str) -> bool:
-    """Return whether a PCI device is powered down; False where the kernel does not say."""
+    """Return whether a PCI device is suspended; False if the kernel does not report it."""
     return read_text(f"{PCI}/{address}/power/runtime_status") in ASLEEP
 
 
 def let_sleep(addresses: Iterable[str], tool: str) -> None:
-    """Make sure that no device is powered down before a tool is run that reads all of them, and would wake it.
+    """Make sure that no device is suspended before running a tool that reads all of them and would wake it.
 
     Raises:
-        SourceError: One is (``suspended``).
+        SourceError: One is suspended (``suspended``).
     """
     if asleep := list(filter(is_asleep, addresses)):
         raise SourceError(Reason.SUSPENDED, f"{tool} is not run while {', '.join(asleep)} is suspended: it would wake it")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:
-    """Find the device nodes of these names, of which ``*`` stands for a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
+    """Find the device nodes of these names; ``*`` matches a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
     found = []
     for directory, _, name in (pattern.rpartition("/") for pattern in patterns):
         form = re.compile(re.escape(name).replace(r"\*", "[0-9]+"))
@@ -340,16 +343,16 @@ def find_nodes(patterns: Sequence[str]) -> list[str]:
 
 
 def find_driven(drivers: Sequence[str]) -> dict[str, str]:
-    """Find the devices that kernel drivers drive: by their directory, the driver.
+    """Find the devices that kernel drivers drive. Returns the driver by the device's directory.
 
     Args:
-        drivers: Each behind a class of devices, or the platform bus: ``drm/xe``, ``accel/intel_vpu``, ``platform/v3d``.
+        drivers: Each driver after a class of devices or the platform bus: ``drm/xe``, ``accel/intel_vpu``, ``platform/v3d``.
     """
     found = {}
     for place, driver in (each.split("/") for each in drivers):
         base = "/sys/bus/platform/devices" if place == "platform" else f"/sys/class/{place}"
         for name in list_directory(f"/sys/bus/platform/drivers/{driver}" if place == "platform" else base):
-            # Of the class drm there are connectors and render nodes of each card too.
+            # The class drm also has connectors and render nodes of each card.
             below = "driver" if place == "platform" else "device/driver"
             if (place != "drm" or re.fullmatch(r"card\d+", name)) and link_name(f"{base}/{name}/{below}") == driver:
                 found[f"{base}/{name}"] = driver
@@ -365,17 +368,17 @@ def find_hardware(
     pass_nodes: str = "",
     drivers: Sequence[str] = (),
 ) -> Detection:
-    """Look for a vendor's devices by hard facts: PCI ids, device nodes, kernel drivers, a Python module that could be imported.
+    """Look for a vendor's devices by PCI ids, device nodes, kernel drivers, or an importable Python module.
 
     Args:
         vendor: The vendor, as it writes itself.
-        kind: What its devices are: ``npu``.
+        kind: The kind of its devices: ``npu``.
         pci: Ids as :func:`find_pci` takes them.
-        nodes: Device nodes as :func:`find_nodes` takes them. They are evidence by themselves: none that several vendors share.
+        nodes: Device nodes as :func:`find_nodes` takes them. Each is evidence by itself, so none may be shared by several vendors.
         python_module: A module of the vendor that is evidence by itself. It is looked for, not imported.
-        pass_nodes: How to start a container that is to have the device nodes, where ``--device`` does not say it.
-        drivers: Kernel drivers as :func:`find_driven` takes them. Cards on the PCI bus that another driver has, as one that passes them
-            through to a virtual machine, are then none.
+        pass_nodes: How to start a container with the device nodes, if ``--device`` is not the way.
+        drivers: Kernel drivers as :func:`find_driven` takes them. Cards on the PCI bus that another driver has, for example to pass
+            them through to a virtual machine, then do not count.
     """
     cards, there, driven = find_pci(pci), find_nodes(nodes), find_driven(drivers)
     names = dict.fromkeys(each.partition("/")[2] for each in drivers)
@@ -408,5 +411,5 @@ def find_hardware(
 
 
 def find_registered(row: Registration) -> Detection:
-    """Look for the devices of a built-in backend, by what its registration says of them."""
+    """Look for the devices of a built-in backend, as its registration describes them."""
     return find_hardware(row.maker, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes, row.drivers)

@@ -1,7 +1,8 @@
-"""Where the answers of a machine's commands and libraries can be recorded, and given from a record.
+"""Hook for recording the answers of commands and libraries, and for replaying them.
 
-A function that runs a command or loads a library goes ``through`` here. Without a tap that is one look at an empty list beside a call that
-takes milliseconds. Files need no tap: ``ACCELMETRICS_SYSROOT`` stands for the machine's own.
+A function that runs a command or loads a library is decorated with ``through``. Without a tap, this costs one look at an empty list
+for a
+call that takes milliseconds. Files need no tap: ``ACCELMETRICS_SYSROOT`` replaces the machine's own.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ T = TypeVar("T")
 
 
 class Tap(Protocol):
-    """Makes a call, or answers it in the machine's place."""
+    """Makes a call and records it, or answers it from a recording."""
 
     @property
     def moment(self) -> float | None:
-        """When it began to answer, on the monotonic clock; None for a tap that makes the calls."""
+        """When a replay began, on the monotonic clock; None for a tap that makes the calls."""
         ...
 
     def __call__(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any: ...
 
 
 TAPS: list[Tap] = []
-"""The tap that is in use, if there is one, is the last."""
+"""The taps. The last one is in use, if there is any."""
 
 
 def counted_at(now: float) -> float:
-    """Return when counters were read that are read now: at one and the same moment where a tap answers, so that no rate is taken of them.
+    """Return the time of counters that are read now. In a replay it is always the same moment, so that no rates are computed.
 
-    A recording holds each file once, and its commands are answered sooner or later than they were.
+    A recording holds each file once, and its commands answer sooner or later than they did, so a rate would be wrong.
 
     Args:
-        now: The monotonic clock.
+        now: The time on the monotonic clock.
     """
     moment = TAPS[-1].moment if TAPS else None
     return now if moment is None else moment
 
 
 def through(call: Callable[P, T]) -> Callable[P, T]:
-    """Let a tap have a function's calls, as long as there is one."""
+    """Pass a function's calls to the tap while there is one."""
 
     @wraps(call)
     def tapped(*arguments: P.args, **options: P.kwargs) -> T:

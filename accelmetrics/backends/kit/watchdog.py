@@ -1,8 +1,12 @@
-"""Processes that never outlive us: each is started and ended by a watchdog, a small process of its own (``parent_watchdog.py``).
+"""Child processes that never outlive this one. Each is started and ended by a small watchdog process (``parent_watchdog.py``).
 
-One mechanism for all that we start: commands and those that print records (:mod:`~accelmetrics.backends.kit.commands`), and the
-reading process of ``isolation="process"``. Neither they nor their descendants nor their directories are left, however we end: return,
-exception, ``os._exit``, any signal. A watchdog lives as long as its process; where nothing is run there is none.
+This is the only mechanism for starting processes: commands and commands that print records
+(:mod:`~accelmetrics.backends.kit.commands`),
+and the reading process of ``isolation="process"``. When our process ends, by return, exception, ``os._exit`` or any signal, it
+leaves
+neither these processes nor their descendants nor their directories. A watchdog lives as long as its process; without a process
+there is
+none.
 """
 
 from __future__ import annotations
@@ -26,16 +30,16 @@ from accelmetrics.backends.guard import at_fork
 from accelmetrics.schemas.metric import NOTHING
 
 STATUS_SIZE = 16
-"""Bytes of the longest word of a watchdog."""
+"""Bytes of the longest message from a watchdog."""
 FORK_PATIENCE = 1.0
 """Seconds for which a fork waits for a process that is being started."""
 
 
 @cache
 def script(package: str, name: str) -> tuple[str, ...]:
-    """Return the arguments with which an interpreter runs a file of this package as a program: its path, or its text.
+    """Return the arguments with which an interpreter runs a file of this package: its path, or its text.
 
-    A package that is imported from a zip (zipapp, pex, Spark's ``--py-files``) has no files of its own.
+    A package that is imported from a zip (zipapp, pex, Spark's ``--py-files``) has no files on disk.
 
     Args:
         package: The package that the file is in.
@@ -50,25 +54,25 @@ class FilesError(OSError):
 
 
 class Watchdog(subprocess.Popen[bytes]):
-    """The watchdog of one process, in a session and a group that it shares with that process.
+    """The watchdog of one process. It shares a session and a process group with that process.
 
-    As a ``Popen`` it is the watchdog's: its id is the group's, its return code says nothing of the process.
+    The ``Popen`` is the watchdog's: its id is the group's, and its return code says nothing about the process.
 
     Args:
-        interpreter: Which Python runs it; any will do.
+        interpreter: The Python that runs it; any will do.
         argv: Absolute path and arguments of the process.
-        mark: What the environment of the process has, and of its descendants: those that left the group are killed too.
-        directory: An absolute path that is not there: made as the process's working directory, which no other user may enter, and
-            removed after it.
-        files: Names and texts of files that are put there.
-        popen: More arguments of ``subprocess.Popen``, for the process.
+        mark: A text in the environment of the process and of its descendants. Marked processes that left the group are killed too.
+        directory: An absolute path that does not exist. It is made as the process's working directory, which no other user may
+            enter, and removed afterwards.
+        files: Names and texts of files for that directory.
+        popen: Further arguments of ``subprocess.Popen``, for the process.
 
     Attributes:
-        starting: Held while a process is started. A fork waits for it: ``subprocess`` waits for the end of a pipe, of which a process
-            that is forked meanwhile has a copy, and would wait for as long as that one lives.
-        control: The socket between us and it; it can be read when there is something to hear.
-        ended: Whether the process has ended, or its watchdog was killed, as far as was heard.
-        status: The exit status, negative for a signal; None while it has not been heard.
+        starting: Held while a process is started, and a fork waits for it. ``subprocess`` waits for the end of a pipe, and a
+            process forked meanwhile has a copy of that pipe: the start would wait for as long as the fork lives.
+        control: The socket between us and the watchdog; readable when there is a message.
+        ended: Whether the process has ended, or its watchdog was killed, as of the last message.
+        status: The exit status, negative for a signal; None until it is received.
 
     Raises:
         OSError: It cannot be started.
@@ -86,7 +90,7 @@ class Watchdog(subprocess.Popen[bytes]):
         files: Mapping[str, str] = NOTHING,
         **popen: Any,
     ) -> None:
-        from fcntl import F_DUPFD_CLOEXEC, fcntl  # not on every platform
+        from fcntl import F_DUPFD_CLOEXEC, fcntl  # missing on Windows
 
         self.ended = False
         self.status: int | None = None
@@ -103,15 +107,15 @@ class Watchdog(subprocess.Popen[bytes]):
             finally:
                 os.close(passed)
             _WATCHDOGS.add(self)
-            with suppress(OSError):  # it was killed, which is heard
+            with suppress(OSError):  # it was killed; the next read of the socket shows that
                 self.control.sendall(packed)
             undo.pop_all()
 
     def hear(self) -> None:
-        """Take what the watchdog says when its process has ended; waits for that.
+        """Receive the watchdog's message that its process has ended; blocks until it comes.
 
         Raises:
-            TimeoutError: A timeout was set for the socket, and it said nothing.
+            TimeoutError: The socket has a timeout, and no message came in time.
             FilesError: The files could not be written, and the process was not started.
             OSError: The process could not be started.
         """
@@ -127,23 +131,24 @@ class Watchdog(subprocess.Popen[bytes]):
             self.status = int(said)
 
     def release(self) -> None:
-        """Have it remove the directory and leave; what the process left behind may live."""
+        """Tell the watchdog to remove the directory and exit, leaving alone the processes that its process left behind."""
         with suppress(OSError):
             self.control.send(b".")
 
     def end(self) -> None:
-        """Have it end the process with all that belongs to it; returns at once. Holds for every copy that a fork made of the socket."""
+        """Tell the watchdog to end the process with all its descendants. Returns at once."""
         with suppress(OSError):  # it has ended
+            # Unlike close(), this also ends the copies of the socket that a fork made.
             self.control.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """Kill it, the process, and whatever is in their group."""
+        """Kill the watchdog, the process, and everything else in their group."""
         if self.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, seconds: float, killed: float) -> None:
-        """Wait so many seconds for its end; then kill it, and wait again."""
+        """Wait ``seconds`` for the watchdog's end; then kill it, and wait ``killed`` more."""
         try:
             self.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -152,32 +157,32 @@ class Watchdog(subprocess.Popen[bytes]):
                 self.wait(killed)
 
     def reap_later(self) -> None:
-        """Have it reaped as soon as it has gone, on a thread that ends then. A finaliser may call it: no lock is taken here."""
+        """Reap the watchdog on a thread as soon as it has exited. It takes no lock, so a finaliser may call it."""
         if self.returncode is None:
 
             def reap() -> None:
                 self.wait()
                 _WATCHDOGS.discard(self)
 
-            with suppress(RuntimeError):  # no thread is to be had: it is reaped when another is started or ended
+            with suppress(RuntimeError):  # no thread can be started: it is reaped when another one is started or ended
                 start_new_thread(reap, ())
 
     def close(self) -> None:
-        """Close our ends of socket and pipes."""
+        """Close our ends of the socket and the pipes."""
         for end in (self.control, self.stdout, self.stderr):
             if end is not None:
                 end.close()
 
     def __del__(self, *_: object) -> None:
-        """Leave out ``Popen``'s warning about a process that is left to itself: this one ends with us."""
+        """Suppress ``Popen``'s warning about a process that still runs: this one ends with us."""
 
 
 _WATCHDOGS: set[Watchdog] = set()
-"""Those of this process, until they are reaped."""
+"""The watchdogs of this process that are not reaped yet."""
 
 
 def reap() -> None:
-    """Reap watchdogs that have gone, so that no zombies stay."""
+    """Reap watchdogs that have exited, so that no zombies stay."""
     _WATCHDOGS.difference_update([each for each in list(_WATCHDOGS) if each.poll() is not None])
 
 
@@ -186,12 +191,12 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    with suppress(RuntimeError):  # it is another thread's still
+    with suppress(RuntimeError):  # the wait timed out: another thread holds it
         Watchdog.starting.release()
 
 
 def _after_fork_in_child() -> None:
-    """Go on without the threads that may have held the lock, and let go of the parent's watchdogs: the child has none."""
+    """Replace the lock, because its holder does not exist in the child, and drop the parent's watchdogs."""
     Watchdog.starting = threading.RLock()
     while _WATCHDOGS:
         each = _WATCHDOGS.pop()
