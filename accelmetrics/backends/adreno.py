@@ -1,11 +1,11 @@
-"""Qualcomm Adreno GPUs, through the files of the kernel: with the driver of Linux (msm), and with Qualcomm's own (kgsl).
+"""Qualcomm Adreno GPUs, through the files of two kernel drivers: Linux's (msm) and Qualcomm's own (kgsl).
 
-msm counts by program what programs use: root alone sees all of them, and so the use of the GPU and its memory; others see their own
-processes. It shows one device for display and GPU, that of the display; where it was told to make two (``separate_gpu_kms``), what
-programs use of the GPU is not found. kgsl tells the GPU's use and no programs; its ``temp``, whose unit differs by release, is not read.
-Clock and temperature (the hottest of the GPU's sensors) any user may read.
+msm counts per process. Only root can read the counters of all processes, and so the GPU's utilisation and memory; other users see their own
+processes. msm has one device for display and GPU, named after the display. If it is configured to have two (``separate_gpu_kms``), the use
+by processes is not found. kgsl reports the GPU's utilisation, but no processes. Any user may read the clock and the temperature, which is
+that of the hottest GPU sensor.
 
-Names are those of the drivers' sources (Linux 6.14, Android's kernels). Never yet read on a real board.
+Names are those of the drivers' sources (Linux 6.14, Android's kernels). Never tested on a real board.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ TEMPERATURE = Field("temp", "max:/sys/class/thermal/thermal_zone[type=gpu*]/temp
 KGSL = Source(
     "kgsl",
     directories("/sys/class/kgsl/kgsl-3d0", record=OnChip),
+    # kgsl's own file `temp` is not read, because its unit differs between releases.
     (Field("gpu", "gpu_busy_percentage", "%"), *clocks("devfreq/"), TEMPERATURE),
     identity={"vendor_index": "@number", "name": "gpu_model", "unified": "@unified"},
 )
 
 
 class Display(OnChip):
-    """The display's directory, with the GPU's name."""
+    """Directory of the display device, with the GPU's name."""
 
     def get(self, place: str) -> object:
-        """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
+        """Return the value at a place: text, a number, a reason, or None if there is nothing."""
         return str(super().get(f"{GPU}/of_node/compatible") or "").partition("\0")[0] if place == "@compatible" else super().get(place)
 
 

@@ -1,8 +1,8 @@
 """Biren GPUs, through ``brsmi gpu --query-gpu``. Experimental.
 
-Scripts of the vendor's prove the query and the fields index, name, serial, memory.used, memory.free and temperature.gpu. The others
-are asked for by analogy with tools of the same form: one that a release refuses is missing with the tool's words, and a number without a
-unit beside it is not believed.
+Scripts of the vendor confirm the query and the fields index, name, serial, memory.used, memory.free and temperature.gpu. The other fields
+are assumed from tools of the same form. A field that a release refuses is missing with the tool's message, and a number without a unit is
+not believed.
 """
 
 from __future__ import annotations

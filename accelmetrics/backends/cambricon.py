@@ -1,11 +1,10 @@
-"""Cambricon MLUs, through ``libcndev.so``, or ``cnmon`` where that is missing, refuses, or is older than release 6.
+"""Cambricon MLUs, through ``libcndev.so``, or ``cnmon`` if the library is missing, refuses, or is older than release 6.
 
-Layouts and units are those of the vendor's header (6.5), whose exporter takes MB for 1,048,576 bytes. Most structs of the library begin
-with the number of their layout, which it refuses where it has another one; a library before release 6 is not used. ``cnmon`` prints a
-table, ``cnmon info`` a list that has the temperatures of chip and memory too. Which sensor the table's temperature is of is documented
-nowhere: it is not read.
+Layouts and units are those of the vendor's header (6.5). Its exporter takes one MB as 1,048,576 bytes. ``cnmon`` prints a table, ``cnmon
+info`` a list that also has the temperatures of chip and memory. The table has a temperature too, but no document names its sensor, so it is
+not read.
 
-The table is that of a published output of release 5.10, the list is known from programs that read it. Never yet read on a real MLU.
+The table is that of a published output of release 5.10; the list is known from programs that parse it. Never tested on a real MLU.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ PLAIN = {
     "cndevGetMemoryUsageV2": "@5qQ16Q",
     "cndevGetDevicePowerInfo": "@21i",
 }
-"""By function, its struct as :mod:`struct` writes it."""
-NUMBERED = {  # those that begin with the number of their layout
+"""Layout of each function's struct, in the notation of :mod:`struct`."""
+# These structs begin with the number of their layout. The library refuses a number that it does not know.
+NUMBERED = {
     "cndevGetUUID": "@i37sQ",
     "cndevGetVersionInfo": "@i6I",
     "cndevGetDeviceUtilizationInfo": "@82i",
@@ -65,7 +65,7 @@ NUMBER = struct.Struct("@iI")
 PROCESS = struct.Struct("@iIQQ")
 API = 6
 ROOM = 4096
-"""Bytes of a buffer: ten times the largest struct."""
+"""Size of a buffer in bytes: ten times the largest struct."""
 ERRORS = {
     1: (Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"),
     2: (Reason.DRIVER_UNAVAILABLE, "the driver is older than the library"),
@@ -85,7 +85,7 @@ FREE = Derived(
     lambda all_, used, reserve: all_ - used - reserve,
     "memoryTotalBytes - memoryAllocatedBytes - the driver's reserve",
 )
-# The position of a number in its struct stands behind the function.
+# A place is a function and the position of the number in the function's struct.
 CNDEV = (
     Field("utilization", "cndevGetDeviceUtilizationInfo.1", "%"),
     Field("memoryTotalBytes", "cndevGetMemoryUsageV2.0", "MiB"),
@@ -131,7 +131,7 @@ TABLE = (
     Field("powerWatts", "Pwr:Usage/Cap.0", "W"),
     Field("enforcedPowerLimitWatts", "Pwr:Usage/Cap.1", "W"),
     POWER_SHARE,
-    Field("fanSpeed", "Fan", "%", zero_is_missing=True),  # 0% is printed of cards without a fan
+    Field("fanSpeed", "Fan", "%", zero_is_missing=True),  # cards without a fan print 0%
 )
 LIST = (
     Field("utilization", "Utilization.MLU Average", "%"),
@@ -151,11 +151,15 @@ LIST = (
 MIB, MOST_PROCESSES = 2**20, 4096
 NO_DRIVER, TOO_SHORT, LACKING = 1, 9, 10
 PROCESS_ROW = re.compile(r"\|\s+(\d{1,4})\s+\S+\s+(\d{1,10})\s[^|]*?(\d{1,9})\s*MiB\s*\|", re.ASCII)
-"""Card, VF, process, command if any, memory."""
+"""Card, VF, process, optional command, memory."""
 
 
 def connect() -> PollOnce:
-    """Load and initialise the library."""
+    """Load and initialise the library, and return a poll of its devices.
+
+    Raises:
+        SourceError: The library is missing, too old, or cannot be initialised.
+    """
     library: Any = load_first("libcndev.so", LIBRARIES, INSTALL, broken=INSTALL)
     version = ctypes.create_string_buffer(VERSION.pack(API, 0, 0, 0))
     if library.cndevGetLibVersion(version) or VERSION.unpack_from(version)[1] < API:
@@ -185,7 +189,7 @@ def poll(library: Any) -> Iterator[DeviceSample]:
 
 
 def _ask(library: Any, name: str, layout: str, handle: ctypes.c_int) -> list[Any]:
-    """Return the numbers of a function's struct, or in the place of each the reason why there are none."""
+    """Return the numbers of a function's struct, or the reason in place of each number."""
     buffer = ctypes.create_string_buffer(ROOM)
     if name in NUMBERED:
         struct.pack_into("@i", buffer, 0, API)
@@ -201,14 +205,15 @@ def _why(name: str, code: int) -> Unavailable:
 
 
 def _ecc_is_off(library: Any, handle: ctypes.c_int) -> bool:
-    """Return whether ECC is switched off; False where the device does not say. Its counters are then zeros that nobody counted."""
+    """Return whether ECC is switched off; False if the device does not report it."""
+    # Without ECC the error counters are zeros that nothing counts. The second mode is the one after the next start.
     modes = [ctypes.create_string_buffer(NUMBER.pack(API, 1)) for _ in ("now", "after the next start")]
     ask = getattr(library, "cndevGetEccMode", None)
     return ask is not None and ask(*modes, handle) == 0 and NUMBER.unpack_from(modes[0])[1] == 0
 
 
 def _identity(library: Any, handle: ctypes.c_int, record: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is known of who a device is, as texts."""
+    """Return the known parts of a device's identity, as texts."""
     found = {}
     if (name := getattr(library, "cndevGetCardNameStringByDevId", None)) is not None:
         name.restype = ctypes.c_char_p
@@ -225,11 +230,11 @@ def _identity(library: Any, handle: ctypes.c_int, record: Mapping[str, Any]) -> 
 
 
 def _processes(library: Any, handle: ctypes.c_int) -> Processes:
-    """List the processes of a device, with the memory that each holds there."""
+    """Return the processes of a device with their memory on it."""
     if not hasattr(library, "cndevGetProcessInfo"):
         return _why("cndevGetProcessInfo", LACKING)
     code, room = TOO_SHORT, 64
-    for _ in range(3):  # more may begin meanwhile
+    for _ in range(3):  # more processes may start between two calls
         count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(PROCESS.pack(API, 0, 0, 0) * room)
         code = library.cndevGetProcessInfo(ctypes.byref(count), buffer, handle)
         if code != TOO_SHORT:
@@ -238,11 +243,12 @@ def _processes(library: Any, handle: ctypes.c_int) -> Processes:
     if code:
         return _why("cndevGetProcessInfo", code)
     rows = PROCESS.iter_unpack(buffer.raw[: PROCESS.size * min(count.value, room)])
+    # The library reports KiB.
     return tuple(DeviceProcess(pid, "compute", physical * 1024) for _, pid, physical, _ in rows if pid)
 
 
 def parse(text: str) -> Iterator[DeviceSample]:
-    """Parse the table of ``cnmon``, with the processes that stand below it."""
+    """Parse the table of ``cnmon``, and the table of processes below it."""
     driver = first_match(text, r"Driver +v?(\S+)")
     on_each: dict[str, dict[int, int]] = {}
     for card, pid, memory in PROCESS_ROW.findall(text):
@@ -256,7 +262,7 @@ def parse(text: str) -> Iterator[DeviceSample]:
 
 
 def parse_list(text: str) -> Iterator[DeviceSample]:
-    """Parse what ``cnmon info`` prints."""
+    """Parse the output of ``cnmon info``."""
     for card in sections(text, r"\s*Card\s+(?P<card>\d+)\s*$"):
         record = {key.lower(): value for key, value in card.items()}
         place = [record.get(f"pci.{part}", "") for part in ("domain id", "bus num", "device", "function")]

@@ -1,10 +1,9 @@
 """DEEPX M1, through ``dxrt-cli -s``. Experimental.
 
-The tool prints each core's clock and temperature, and neither utilisation, power nor memory in use. ``temp`` is that of the hottest core
-and ``smClock`` the clock of the fastest. Memory is rounded to three digits. The PCI address is printed in decimal and without its domain,
-which the kernel's list of devices tells.
+The tool prints clock and temperature of each core, but no utilisation, power or memory in use. ``temp`` is that of the hottest core,
+``smClock`` the clock of the fastest. Memory is rounded to three digits.
 
-The format is that of the vendor's source (dx_rt, ``device_info_status.cpp``). Never yet read on a real device.
+The format is that of the vendor's source (dx_rt, ``device_info_status.cpp``). Never tested on a real device.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LINK = re.compile(r"PCIe +: Gen(\d{1,2}) X(\d{1,2}) \[(\d{1,3}):(\d{1,2}):(\d{1,
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``dxrt-cli -s`` prints."""
+    """Parse the output of ``dxrt-cli -s``."""
     for found, block in blocks(printed, r"\s*\*\s*Device\s+(?P<number>\d+)\s*:\s*(?P<name>[^,]*)"):
         record: dict[str, object] = {
             **found,
@@ -49,7 +48,7 @@ def parse(printed: str) -> Iterator[DeviceSample]:
 
 
 def _greatest(printed: list[str], unit: str, target: str) -> object:
-    """Return the greatest of the cores' values; the first that is none, where one is none."""
+    """Return the largest value of the cores. If a value is no number, it is returned instead."""
     values = [number(each, unit, target) for each in printed]
     known = [each for each in values if isinstance(each, (int, float))]
     strange = next((each for each in values if not isinstance(each, (int, float))), None)
@@ -57,7 +56,9 @@ def _greatest(printed: list[str], unit: str, target: str) -> object:
 
 
 def _address(bus: int, device: int, function: int) -> str:
-    """Return the address of the vendor's device at this place; empty where there is none, or one in several domains."""
+    """Return the PCI address of the vendor's device at this place; empty without one, or with one in several domains."""
+    # The tool prints the address in decimal and without the domain, so the domain comes from the kernel's list of
+    # devices.
     place = f":{bus:02x}:{device:02x}.{function}"
     found = [address for address in find_pci(BUILT_IN["deepx"].pci) if address.endswith(place)]
     return found[0] if len(found) == 1 else ""

@@ -1,11 +1,10 @@
-"""Enflame GCUs, through ``libefml.so``, or ``efsmi`` where that is missing.
+"""Enflame GCUs, through ``libefml.so``, or ``efsmi`` if the library is missing.
 
-The library has a second set of functions, by number instead of handle (``EfmlGetDevUuid`` and others), which is not read: whether it
-numbers devices alike is not documented. So devices have no UUID and are known by their PCI address. Memory is asked for in NVML's first
-form: of the second one the vendor's header and a program that reads it disagree.
+The library's second set of functions, which takes numbers instead of handles (``EfmlGetDevUuid`` and others), is not used: its
+documentation does not say whether it numbers devices in the same way. So devices have no UUID and are identified by their PCI address.
 
 The calls are those of the vendor's header 1.2.3, the text is that of ``efsmi -q`` of drivers 1.2 and 1.4, the table that of 1.7. Never
-yet read on a real device.
+tested on a real device.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DETAILS = Command("efsmi", ("-q",), install=INSTALL, timeout=4.0)
 SUMMARY = Command("efsmi", install=INSTALL, timeout=4.0)
 FIELDS = (
     Field("utilization", "GCU Usage", "%"),
-    # Used Size is of driver 1.4; 1.2 has Mem Usage, which is its reserve while nothing runs.
+    # Driver 1.4 prints Used Size. Driver 1.2 prints Mem Usage, which on an idle device is its reserve.
     Field("memoryTotalBytes", ("Total Size", "Mem Size"), "MiB"),
     Field("memoryAllocatedBytes", ("Used Size", "Mem Usage"), "MiB"),
     *MEMORY,
@@ -51,7 +50,7 @@ FIELDS = (
 IDENTITY = {"vendor_index": "number", "uuid": "Dev UUID", "name": "Dev Name", "serial": "Dev SN", "pci_bus_id": "address"}
 IN_TABLE = (
     Field("utilization", "DUsed", "%"),
-    Field("memoryTotalBytes", "Mem", "MiB"),  # all that it has: what is in use stands nowhere
+    Field("memoryTotalBytes", "Mem", "MiB"),  # the total; the table does not print the memory in use
     Field("temp", "TEMP", "C"),
     Field("powerWatts", "Pwr(Usage/Cap).0", "W"),
     Field("enforcedPowerLimitWatts", "Pwr(Usage/Cap).1", "W"),
@@ -67,24 +66,24 @@ IDENTITY_IN_TABLE = {
 
 
 def parse(text: str) -> Iterator[DeviceSample]:
-    """Parse what ``efsmi -q`` prints."""
+    """Parse the output of ``efsmi -q``."""
     devices = sections(text, r"\s*DEV ID\s+(?P<number>\d+)")
     if not devices:
         raise SourceError(Reason.PARSE_ERROR, f"efsmi lists no device: {quoted(text)}")
     for device in devices:
-        # Releases put a key below different headings; none stands below two.
+        # The heading of a key differs between releases, but no key occurs under two headings.
         record = {path.rpartition(".")[2]: value for path, value in device.items()}
         yield DeviceSample({**record, "address": _address(record)})
 
 
 def _address(record: Mapping[str, str]) -> str:
-    """Return the PCI address, which is printed in four parts."""
+    """Return the PCI address, which is printed as four separate values."""
     parts = [record.get(part, "") for part in ("Domain", "Bus", "Dev", "Func")]
     return "{}:{:0>2}:{:0>2}.{}".format(*(part.removeprefix("0x") for part in parts)) if all(parts) else ""
 
 
 def parse_table(text: str) -> Iterator[DeviceSample]:
-    """Parse what ``efsmi`` prints by itself."""
+    """Parse the table that ``efsmi`` prints without arguments."""
     driver = first_match(text, r"Driver Ver\w*: *(\S+)")
     for device in table(text, r"DEV +NAME"):
         yield DeviceSample({**device, "driver": driver})
@@ -94,6 +93,8 @@ def _named(metric: str) -> NvmlMetric:
     return next(row for row in METRICS if row.name == metric)
 
 
+# Memory is read with NVML's first struct. Of the second one, the vendor's header and a published program disagree about
+# the order of its numbers.
 def _first_form(metric: str) -> tuple[str, NvmlMetric]:
     row = _named(metric)
     return metric, row._replace(source=row.source.fallback, note="") if isinstance(row.source, Call) and row.source.fallback else row
@@ -124,6 +125,7 @@ backend = clone(
     source="efml",
     library=("libefml.so", "libefml.so.1", "libefml.so.2", "/usr/lib/libefml.so*", "/usr/local/efsmi/libefml.so*"),
     spelling=(("nvml", "efml"), ("NVML", "EFML"), ("NVIDIA", "Enflame"), ("CLOCK_SM", "CLOCK_SIP"), ("GPU", "GCU")),
+    # Metrics whose call differs from NVIDIA's.
     rows={
         "gpu": _named("gpu")._replace(name="utilization"),
         **dict(map(_first_form, ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))),

@@ -1,12 +1,10 @@
 """FuriosaAI RNGD, through the kernel driver's files, which any user may read, and ``furiosa-smi``.
 
-The files tell who a device is and which of its cores programs hold, ``furiosa-smi info`` its temperature and power, ``furiosa-smi status``
-its memory. Whether ``status`` prints the utilisation of cores in percent or as a ratio is documented nowhere, and programs that read it
-disagree: it is not given. Devices get other numbers when the driver is loaded again; what ``status`` prints is joined with the files by the
-number, within a reading. Programs are found by the nodes of cores that they hold open.
+The files have the identity of a device and its allocated cores, ``furiosa-smi info`` its temperature and power, ``furiosa-smi status`` its
+memory. Processes are found by the device nodes of cores that they hold open.
 
-Formats are those of published outputs of release 2026.1 on an idle machine and of the vendor's documentation. Read on a stand-in, never
-yet on a real NPU. Warboy, the older chip, has other files and is not read.
+Formats are those of published outputs of release 2026.1 on an idle machine and of the vendor's documentation. Tested with a stand-in, never
+on a real NPU. Warboy, the older chip, has other files and is not supported.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ SCALE = Unavailable(Reason.NOT_SUPPORTED, "whether furiosa-smi prints the utilis
 
 
 def held(said: Any) -> object:
-    """Count the cores that programs hold: a 0 or 1 for each in the driver's file, an object for each in the tool's document."""
+    """Return the number of allocated cores, from the driver's file (0 or 1 for each core) or the tool's list (an object for each core)."""
     listed = said if isinstance(said, list) else []
     cores = said.split() if isinstance(said, str) else [each.get("pe_occupancy") for each in listed if isinstance(each, Mapping)]
     known = cores and all(core in ("0", "1", False, True) for core in cores)
@@ -51,6 +49,7 @@ def held(said: Any) -> object:
 FIELDS = (Field("coresAllocated", "pe_occupancy", convert=held),)
 INFO = (Field("temp", "temperature", "C"), Field("powerWatts", "power", "W"))
 STATUS = (
+    # No document says whether this is a percentage or a ratio, and programs that read it disagree.
     Field("utilization", "pe_utilizations", convert=lambda _: SCALE, words="not given: its scale is not documented"),
     Field("coresAllocated", "pe_utilizations", convert=held),
     Field("memoryAllocatedBytes", "memory.dram.used_size", "B"),
@@ -63,14 +62,14 @@ INFO_IDENTITY = {"vendor_index": "number", "pci_bus_id": "pci_bdf", "firmware": 
 
 
 def parse(name: str, printed: str) -> Iterator[DeviceSample]:
-    """Yield the devices of one document.
+    """Yield the devices of a document.
 
     Args:
         name: The key of the device's name.
         printed: The document.
 
     Raises:
-        SourceError: It is no list; after the devices, that one of them has no number, or one that another has too.
+        SourceError: It is no list. After the devices, if an entry has no number or repeats one.
     """
     listed = [] if printed.strip() == "[]" else json_document(printed)
     if not isinstance(listed, list):
@@ -88,22 +87,23 @@ def parse(name: str, printed: str) -> Iterator[DeviceSample]:
 
 
 class Card(DeviceDirectory):
-    """One device's files. Where none of its cores is held, no program is on it, though not all programs could be looked into."""
+    """Files of a device."""
 
     def processes(self, progress: list[Any]) -> Processes:
-        """Find the programs that hold cores."""
+        """Return the processes that hold cores of the device."""
         found = super().processes(progress)
+        # If no core is allocated, no process is on the device, even if some processes could not be inspected.
         return () if isinstance(found, Unavailable) and held(self.get("pe_occupancy")) == 0 else found
 
 
 def tool(what: str, name: str, fields: Sequence[Row], identity: Identity) -> Source:
-    """Make a source of what ``furiosa-smi`` prints.
+    """Return a source that reads a subcommand of ``furiosa-smi``.
 
     Args:
-        what: Its subcommand.
-        name: The key of a device's name there.
-        fields: What is read of each device.
-        identity: Where its identity stands.
+        what: The subcommand.
+        name: The key of a device's name in its output.
+        fields: The fields of each device.
+        identity: The places of its identity.
     """
     command = Command("furiosa-smi", (what, "--format", "json"), install="install the package furiosa-smi", timeout=4.0)
     return Source(f"furiosa-smi {what}", command.poll(partial(parse, name)), fields, identity=identity)
@@ -117,6 +117,8 @@ backend = PolledBackend(
     fields=FIELDS,
     identity=IDENTITY,
     interval=2.0,
+    # A device gets another number when the driver is loaded again. `status` prints no other identity, so it is joined
+    # by the number, within one reading.
     also=(tool("info", "dev_name", INFO, INFO_IDENTITY), tool("status", "device", STATUS, {"vendor_index": "number"})),
     processes="device nodes of cores that a process holds open",
     advice="load the kernel driver: sudo modprobe furiosa_rngd (package furiosa-driver-rngd)",

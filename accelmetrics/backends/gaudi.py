@@ -1,12 +1,12 @@
-"""Intel Gaudi (Habana), through ``hl-smi -Q``, or its table where a release has no such query, joined by the kernel driver's files.
+"""Intel Gaudi (Habana), through ``hl-smi -Q``, or its table on releases without this query, and the kernel driver's files.
 
-The files have what the tool leaves out on some boards (the PCIe link) and stand alone where it is missing: the temperature is then that of
-the hottest hwmon sensor that the driver's lm-sensors file calls "On Chip", as the vendor's library has it. That library leaks memory and is
-not loaded. ``HABANA_VISIBLE_MODULES`` counts modules, whose numbers are not those of ``hl-smi``. Some hundred MiB of the memory in use are
-the firmware's. Programs are found by the compute nodes that they hold open.
+The files add values that the tool omits on some boards (the PCIe link), and are used alone if the tool is missing. Then the temperature is
+that of the hottest hwmon sensor that the driver's lm-sensors file calls "On Chip", the same as in the vendor's library. The library itself
+leaks memory and is not loaded. ``HABANA_VISIBLE_MODULES`` lists modules, which are numbered differently from ``hl-smi``. Some hundred MiB
+of the memory in use belong to the firmware. Processes are found by the compute nodes that they hold open.
 
-Names and units of the fields are those of the vendor's documentation and of programs that use them, tables those of releases 1.4 and 1.21.
-Never yet read on a real device.
+Names and units of the fields are those of the vendor's documentation and of programs that use them; tables are those of releases 1.4 and
+1.21. Never tested on a real device.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NONE_HERE = Says(
 )
 COMMAND = Command(
     "hl-smi",
-    environment={"HABANA_LOGS": "{directory}"},  # it fails where it may not write its logs
+    environment={"HABANA_LOGS": "{directory}"},  # it fails if it cannot write its logs
     install="install the package habanalabs-firmware-tools, which has hl-smi",
     says=(NONE_HERE,),
 )
@@ -86,7 +86,7 @@ IN_TABLE = (
     Field("enforcedPowerLimitWatts", "Pwr:Usage/Cap.1", "W"),
     POWER_SHARE,
     Field("performanceState", "Perf", "1", convert=figure),
-    Field("uncorrectedEccErrors", "Volatile Uncorr. ECC", "1"),  # later releases count events there, and do not say of what
+    Field("uncorrectedEccErrors", "Volatile Uncorr. ECC", "1"),  # later releases print a count of unspecified events instead
 )
 HWMON = "device/hwmon/hwmon*"
 IN_FILES = (
@@ -101,14 +101,14 @@ NODE = r"/dev/accel/accel(\d{1,4})"
 
 
 def parse_table(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``hl-smi`` prints by itself."""
+    """Parse the table that ``hl-smi`` prints without arguments."""
     driver = first_match(printed, r"(?m)^\W*Driver Version: *(\S+)")
     for device in table(printed, r"AIP +Name"):
         yield DeviceSample({**device, "driver": driver})
 
 
 def on_chip(board: str) -> list[str]:
-    """List the hwmon channels (``temp1``) that the driver's lm-sensors file calls "On Chip" for a board."""
+    """Return the hwmon channels (``temp1``) that the driver's lm-sensors file calls "On Chip" for a board."""
     found: dict[str, None] = {}
     applies = False
     for line in (read_text(SENSORS) or "").splitlines():
@@ -124,10 +124,10 @@ def on_chip(board: str) -> list[str]:
 
 
 class Card(DeviceDirectory):
-    """One device's files, with the temperature of the chip."""
+    """Files of a device, extended by the temperature of the chip."""
 
     def get(self, place: str) -> object:
-        """Return what stands at a place."""
+        """Return the value at a place."""
         if place != "on chip":
             return super().get(place)
         said = [super(Card, self).get(f"{HWMON}/{each}_input") for each in on_chip(text(super().get(f"{HWMON}/name")))]

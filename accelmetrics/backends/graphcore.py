@@ -1,8 +1,8 @@
 """Graphcore IPUs, through the vendor's Python module ``gcipuinfo``.
 
-The module comes with the Poplar SDK, not from PyPI. One call lists every IPU with its attributes, printed as text with a unit
-(``17.8 C``, ``20MHz``); ``N/A`` says that a board has no such sensor. IPUs of an IPU-Machine are reached over the network and show
-neither on the PCI bus nor below ``/dev``. Read on a stand-in only, never yet on a real IPU.
+The module is part of the Poplar SDK and is not on PyPI. One call lists all IPUs with their attributes, printed as text with a unit (``17.8
+C``, ``20MHz``); ``N/A`` means that a board has no such sensor. The IPUs of an IPU-Machine are connected by network, so they appear neither
+on the PCI bus nor below ``/dev``. Tested with a stand-in only, never on a real IPU.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 
 BOARD = "board serial number"
-"""The attribute that the IPUs of one board share."""
+"""Attribute that the IPUs of one board share."""
 USER = "user process id"
-"""The attribute that an idle IPU does not have."""
+"""Attribute that an idle IPU does not have."""
 INSTALL = (
     "gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI: enable the SDK in this shell (source <sdk>/enable), or pip install "
     "the gcipuinfo wheel of the SDK for this Python"
@@ -49,7 +49,11 @@ IDENTITY = {
 
 
 def connect() -> PollOnce:
-    """Import the module and open its list of devices."""
+    """Import the module and return a poll of its devices.
+
+    Raises:
+        SourceError: The module is missing or cannot be imported.
+    """
     try:
         module = import_library("gcipuinfo")
     except (ImportError, OSError) as error:
@@ -58,7 +62,7 @@ def connect() -> PollOnce:
             raise SourceError(*failure, advice=REINSTALL) from error
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"import gcipuinfo: {error}", advice=INSTALL) from error
     library = module.gcipuinfo()
-    library.setUpdateMode(True)  # or every later call answers what was read at first
+    library.setUpdateMode(True)  # without it every later call repeats the first answer
 
     def poll() -> Iterable[DeviceSample]:
         answer = library.getDevices()
@@ -71,10 +75,10 @@ def connect() -> PollOnce:
 
 def _sample(device: Any) -> DeviceSample:
     if not isinstance(device, Mapping):
-        return DeviceSample(device)  # which the kit refuses, and lists the others
+        return DeviceSample(device)  # the kit rejects it and keeps the other devices
     user = device.get(USER)
     pid = whole(user)
-    # One process holds an IPU, or none; an attribute that makes no sense says nothing.
+    # At most one process holds an IPU. If the attribute is malformed, the processes are unknown.
     processes = (DeviceProcess(pid, "compute"),) if pid else None if text(user) else ()
     return DeviceSample(dict(device), processes, whole=text(device.get(BOARD)))
 

@@ -1,9 +1,9 @@
-"""Iluvatar GPUs, through ``libixml.so`` of CoreX, or the XML of ``ixsmi`` where that is missing.
+"""Iluvatar GPUs, through ``libixml.so`` of CoreX, or the XML of ``ixsmi`` if the library is missing.
 
-The library's functions are called as NVML's are, and so are its return codes: it is loaded for this package alone, so that neither
-stands in the other's way. The GPUs of a board print one serial number, and the board's power beside their own.
+The library exports functions and return codes under NVML's own names. It is loaded privately, so that it does not replace NVIDIA's library
+in this process. The GPUs of a board print the same serial number, and the board's power in addition to their own.
 
-The calls are those of the vendor's header for CoreX 4.2, the XML is that of ixsmi 4.4. Never yet read on a real device.
+The calls are those of the vendor's header for CoreX 4.2, the XML is that of ixsmi 4.4. Never tested on a real device.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ IDENTITY = {
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``ixsmi -q -x`` prints."""
+    """Parse the output of ``ixsmi -q -x``."""
     for gpu in xml_records(printed, "gpu"):
         yield DeviceSample(gpu, whole=text(gpu.get("serial")))
 
@@ -76,7 +76,7 @@ def _called(metric: str, function: str, maximum: int = LARGEST_32, minimum: int 
     return NvmlMetric(metric, Call((function,)), every=TEN_SECONDS, maximum=maximum, minimum=minimum, divisor=divisor)
 
 
-_ERRORS = Call(("ixmlDeviceGetEccErros",), "II", ("single", "double"), pointers=(0, 4))  # so spelled
+_ERRORS = Call(("ixmlDeviceGetEccErros",), "II", ("single", "double"), pointers=(0, 4))  # the vendor's spelling
 
 TOOL = PolledBackend(
     "iluvatar",
@@ -94,7 +94,7 @@ backend = clone(
     library=("libixml.so", f"{COREX}/lib64/libixml.so", f"{COREX}/lib/libixml.so"),
     spelling=(("NVIDIA", "Iluvatar"),),
     rows={
-        # The limits that it has fields for with NVIDIA, of which it has none.
+        # NVIDIA's library has fields for these metrics. This library has no fields, so functions are called.
         "enforcedPowerLimitWatts": _called("enforcedPowerLimitWatts", "nvmlDeviceGetPowerManagementLimit", MOST_POWER, LEAST_LIMIT, 1000),
         "pcieReplays": _called("pcieReplays", "nvmlDeviceGetPcieReplayCounter"),
         "correctedEccErrors": NvmlMetric("correctedEccErrors", _ERRORS, "single", every=TEN_SECONDS),
@@ -105,6 +105,7 @@ backend = clone(
         *("power[WP]*", "*PowerLimitWatts", "smClock", "memoryClock", "graphicsClock", "videoClock", "throttle*", "computeMode"),
         *("eccMode*", "*correctedEccErrors", "pcieLink*", "maxPcieLink*", "pcieReplays", "pcie[TR]xBytes"),
         *("grEngineActive", "smActive", "smOccupancy", "dramActive", "pipe*"),
+        # The library reports the memory of processes, but not their utilisation.
         *("process.memoryAllocated*", "process.temp", "process.power[WP]*", "process.enforcedPowerLimitWatts"),
     ),
     tool=TOOL,

@@ -1,15 +1,15 @@
-"""Intel's GPUs: integrated ones, Arc, Flex and Max, through the files of the kernel drivers ``i915`` and ``xe``, which any user may read.
+"""Intel GPUs (integrated, Arc, Flex, Max), through the files of the kernel drivers ``i915`` and ``xe``, which any user may read.
 
-No device is woken. What programs use stands in their ``fdinfo``: root sees those of all, and so all that is used together; a user sees
-the own ones. Where not all are seen, ``gpu`` is the share of time in which the GT of render and compute was awake: it falls asleep some
-time after its work is done, so that this is more than the engines worked. The memory of a card stands in no file: its driver is asked,
-through the render node of a card that is awake, which is open for that moment alone.
+Reading wakes no device. The use of the GPU by each process is in the ``fdinfo`` files of the process. Root can read those of all processes,
+and so their sum; a user only his own. If not all are readable, ``gpu`` is the share of time in which the GT of render and compute was
+awake. This is more than the time in which its engines worked, since the GT falls asleep some time after its work ends. No file has the
+memory of a card. The driver is asked for it through the card's render node, which is opened for a moment while the card is awake.
 
-- Energy is the card's; where that counter is missing or stands at 0 (B580, Linux 6.16), the package's.
-- A discrete card shows the link inside it, 2.5 GT/s over one lane. The link to the slot is that of the switch on the card.
-- A clock of 0 says that the GT is asleep.
+- Energy is the card's. If its counter is missing or stays 0 (B580, Linux 6.16), energy is the package's.
+- A discrete card shows its internal link, 2.5 GT/s with one lane. The link to the slot is that of the switch on the card.
+- A clock of 0 means that the GT is asleep.
 
-``xpu-smi`` is read only where it is pinned, as by ``verify``: it opens the cards, and a run takes a second or more.
+``xpu-smi`` is used only if it is pinned, for example by ``verify``: it opens the cards, and a run takes a second or more.
 
 The layout is that of the drivers' sources and of published trees of A380, B580, Comet Lake and Tiger Lake.
 """
@@ -51,7 +51,7 @@ from accelmetrics.backends.kit.system import is_asleep, link_name, list_director
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 INTEGRATED = "0000:00:02.0"
-"""Where the GPU of a processor is, in every one of them."""
+"""PCI address of the GPU in every Intel processor that has one."""
 MODELS = {
     **{"56a0": "Arc A770", "56a1": "Arc A750", "56a2": "Arc A580", "56a5": "Arc A380", "56a6": "Arc A310"},
     **{"5690": "Arc A770M", "5691": "Arc A730M", "5692": "Arc A550M", "5693": "Arc A370M", "5694": "Arc A350M"},
@@ -61,12 +61,12 @@ MODELS = {
     **dict.fromkeys(("0bd5", "0bd6"), "Data Center GPU Max 1550"),
     **dict.fromkeys(("0bd9", "0bda", "0bdb"), "Data Center GPU Max 1100"),
 }
-"""By PCI device id; those of processors have too many names."""
+"""Names by PCI device id. Integrated GPUs are left out, since they have too many names."""
 HWMON = "device/hwmon/hwmon"
 XE, ANY = f"{HWMON}[name=xe]", f"{HWMON}[name=*]"
 GT, MEDIA = "device/tile0/gt[gtidle/name=*-rc]", "device/tile0/gt[gtidle/name=*-mc]"
 SLOT = ("device/../../[device=0x4fa?]", "device/../../[device=0xe2ff]", "device/[device=0x0b??]")
-"""The switch of an Arc A or Flex, that of an Arc B; a Max has none."""
+"""Switch of an Arc A or Flex, and of an Arc B. A Max has none."""
 ENERGY = (f"{XE}/energy[_label=card]_input", f"{XE}/energy[_label=pkg]_input", f"{ANY}/energy1_input")
 LIMIT = tuple(f"{XE}/power[_label={part}]_{limit}" for limit in ("max", "cap") for part in ("card", "pkg"))
 IDLE = (f"{GT}/gtidle/idle_residency_ms", "gt/gt0/[rc6_enable=1]/rc6_residency_ms", "power/[rc6_enable=1]/rc6_residency_ms")
@@ -81,15 +81,17 @@ def awake(idle: Number, residency: Number, asleep: Number) -> Number:
     """Return the percentage of time in which the GT was awake.
 
     Args:
-        idle: The share of time in which it slept.
-        residency: How long it ever slept. Where it may not sleep that stays 0, and nothing is known.
-        asleep: Whether it sleeps: until it wakes, the counter of some stands still.
+        idle: Share of time in which it slept.
+        residency: Total time for which it has slept. It stays 0 if sleep is disabled; then the result is unknown.
+        asleep: Whether it sleeps now.
     """
+    # The counter of some GPUs stands still until they wake up. So a sleeping GT with a constant counter was asleep all
+    # the time.
     return 0 if asleep and not idle else 100 * max(0, 1 - idle) / min(1, residency)
 
 
 def throttle(metric: str, *reasons: str) -> tuple[Row, ...]:
-    """Make the rows of one cause of low clocks, for which the drivers may have several reasons."""
+    """Return the rows of one cause of low clocks, for which the drivers may have several reasons."""
     places = {name: (f"{GT}/freq0/throttle/reason_{name}", f"gt/gt0/throttle_reason_{name}") for name in reasons}
     rows = (Field(f"_{name}", where) for name, where in places.items())
     words = f"sysfs freq0/throttle/reason_{', '.join(reasons)}"
@@ -152,18 +154,20 @@ IDENTITY = {"pci_bus_id": "@pci", "name": "model", "unified": "integrated"}
 
 
 XE_QUERY, I915_QUERY = 0xC0286440, 0xC0106479
-"""``DRM_IOCTL_XE_DEVICE_QUERY`` and ``DRM_IOCTL_I915_QUERY``."""
+"""Numbers of ``DRM_IOCTL_XE_DEVICE_QUERY`` and ``DRM_IOCTL_I915_QUERY``."""
 XE_REGIONS, I915_REGIONS = 1, 4
-"""What is asked for with each: the regions of memory."""
+"""Query for memory regions of each driver."""
 REGION, REGION_SIZE, OF_DEVICE = struct.Struct("@HHIQQ"), 88, 1
-"""The class and the number of a region, its size, and of ``xe`` what is used of it, of ``i915`` what is free."""
+"""Layout of a region: its class, its number, its size, and the bytes in use (``xe``) or free (``i915``); the size of its struct; and the
+class of a card's own memory.
+"""
 MOST_BYTES = 1 << 16
 SHARED = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no memory of its own: it shares the host's")
 
 
 def _ask_xe(fd: int, answer: Any, size: int) -> int:
-    """Ask ``xe`` for the regions; return how long they are."""
-    from fcntl import ioctl  # which Windows has not
+    """Ask ``xe`` for the regions. Return the length of the answer."""
+    from fcntl import ioctl  # missing on Windows
 
     question = bytearray(struct.pack("@QIIQ2Q", 0, XE_REGIONS, size, ctypes.addressof(answer), 0, 0))
     ioctl(fd, XE_QUERY, question)
@@ -171,7 +175,7 @@ def _ask_xe(fd: int, answer: Any, size: int) -> int:
 
 
 def _ask_i915(fd: int, answer: Any, size: int) -> int:
-    """Ask ``i915`` for them."""
+    """Ask ``i915`` for the regions. Return the length of the answer."""
     from fcntl import ioctl
 
     item = ctypes.create_string_buffer(struct.pack("@QiIQ", I915_REGIONS, size, 0, ctypes.addressof(answer)), 24)
@@ -180,7 +184,7 @@ def _ask_i915(fd: int, answer: Any, size: int) -> int:
 
 
 def card_memory(node: str, driver: str) -> tuple[int, int]:
-    """Ask a driver for the bytes of memory that a card has, and how many of them are in use: 0 where this user is not told.
+    """Return the memory of a card in bytes, and its part in use; 0 if this user may not read it.
 
     Raises:
         OSError: The render node cannot be opened, or the driver refuses.
@@ -188,6 +192,7 @@ def card_memory(node: str, driver: str) -> tuple[int, int]:
     ask, head = (_ask_xe, 8) if driver == "xe" else (_ask_i915, 16)
     fd = os.open(sysroot() + node, os.O_RDWR | os.O_CLOEXEC)
     try:
+        # A query with size 0 returns the size that the answer needs.
         size = ask(fd, ctypes.create_string_buffer(1), 0)
         if not head <= size <= MOST_BYTES:
             raise OSError(errno.EOPNOTSUPP, "the driver lists no regions of memory")
@@ -202,14 +207,14 @@ def card_memory(node: str, driver: str) -> tuple[int, int]:
 
 
 class Card(DeviceDirectory):
-    """A card's files, with its name, its memory and whether it is part of the processor: only a card of its own has sensors."""
+    """Files of a card, extended by its name, its memory, and whether it is part of the processor."""
 
     _memory: tuple[object, object] = (None, None)
     _stands = -inf
-    """Until when that is not asked for again, on the monotonic clock."""
+    """Time until which the memory is not read again, on the monotonic clock."""
 
     def _asked(self) -> tuple[object, object]:
-        """Return the memory of the card and how much is in use, asked for once a second; once for all where only the first is told."""
+        """Return the card's memory and its part in use. Read once a second, or only once if the part in use is unknown."""
         now = time.monotonic()
         if now >= self._stands:
             self._memory, self._stands = (None, None), now + 1.0
@@ -226,12 +231,13 @@ class Card(DeviceDirectory):
         return self._memory
 
     def get(self, place: str) -> object:
-        """Return what stands at a place, as every device's files do; ``model`` is its name, ``integrated`` whether it shares a chip."""
+        """Return the value at a place. ``model`` is the card's name, ``integrated`` whether it is part of the processor."""
         if place.startswith("vram."):
             return self._asked()[place == "vram.used"]
         if place not in ("model", "integrated"):
             return super().get(place)
         number = text(super().get("device/device"))
+        # Only a discrete card has sensors, so a device with sensors is discrete even at this address.
         integrated = super().get("@pci") == INTEGRATED and super().get(f"{ANY}/name") is None
         model = MODELS.get(number.removeprefix("0x"), f"{'Graphics' if integrated else 'GPU'} ({number})")
         return f"Intel {model}" if place == "model" else integrated
@@ -253,11 +259,12 @@ SYSFS = PolledBackend(
     advice="load the kernel driver: sudo modprobe xe, or i915 for GPUs before Lunar Lake and Battlemage",
 )
 
-# The tool, of release 2 by the names of fields, of release 1 by the headings of columns: their numbers differ from release to release.
+# The tool. Release 2 is asked for fields by name. The dump of release 1 is read by its column headings, since the numbers of its metrics
+# differ between releases.
 
 COMMAND = Command(
     "xpu-smi",
-    proof=("-h", r"(?i)\bintel\b"),  # Kunlunxin's tool has the name, too
+    proof=("-h", r"(?i)\bintel\b"),  # Kunlunxin's tool has the same name
     install="install Intel's xpu-smi (package xpu-smi, formerly xpumanager)",
     timeout=10.0,
 )
@@ -293,7 +300,7 @@ DUMPED = (
     Field("memoryTemp", "GPU Memory Temperature", "C"),
     Field("powerWatts", "GPU Power", "W"),
     Field("smClock", "GPU Frequency", "MHz", zero_is_missing=True),
-    Field("pcieRxBytes", "PCIe Read", "kB/s"),  # as release 2 calls them: to the card, and from it
+    Field("pcieRxBytes", "PCIe Read", "kB/s"),  # "read" is traffic to the card, "write" from it, as in release 2
     Field("pcieTxBytes", "PCIe Write", "kB/s"),
 )
 DISCOVERED = {"vendor_index": "device_id", "pci_bus_id": "pci_bdf_address", "name": "device_name", "uuid": "uuid"}
@@ -301,7 +308,7 @@ OF_CARD = ("-d", "{device_id}")
 
 
 def discovered() -> Iterable[Mapping[str, Any]]:
-    """List the cards that release 1 knows."""
+    """Return the cards that release 1 lists."""
     return list(parsed("xpu-smi", lambda said: json_document(said)["device_list"], COMMAND.run("discovery", "-j").stdout))
 
 
@@ -321,6 +328,7 @@ TOOL = PolledBackend(
             each_device(COMMAND, discovered, ("dump", *OF_CARD, "-m", "0,1,2,3,4,17,18,19,20", "-n", "1"), rows),
             DUMPED,
             identity=DISCOVERED,
+            # Release 1 refuses the query above.
             instead_of="xpu-smi",
         ),
         Source(

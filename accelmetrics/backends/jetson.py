@@ -1,14 +1,14 @@
-"""NVIDIA Jetson (Xavier, Orin, Thor), through the files of its kernel drivers and, where that answers, NVML.
+"""NVIDIA Jetson (Xavier, Orin, Thor), through the files of its kernel drivers and NVML.
 
-The files come first: NVML knows the name of an Orin's GPU and nearly nothing else of it, of a Thor's its utilisation and processes. Reading
-them wakes no GPU: of one that is powered down the driver says that it does nothing, and its temperature has no value. The GPU shares the
-host's memory. In use is what NVIDIA's allocator has given out, which NVIDIA documents as the device's memory (``NvMapMemUsed``); on a Thor
-what processes hold. Only root is told the processes of an Orin.
+The files come first. On an Orin, NVML knows little more than the name of the GPU; on a Thor, its utilisation and processes. Reading the
+files wakes no GPU: while it is powered down, the driver reports a utilisation of 0 and no temperature. The GPU shares the host's memory.
+The memory in use is the amount given out by NVIDIA's allocator, which NVIDIA documents as the device's memory (``NvMapMemUsed``); on a Thor
+it is the memory held by processes. Only root can read the processes of an Orin.
 
-Power is that of the rail which feeds the whole module or board. An AGX Orin and an AGX Xavier measure none, and no document says which of
-their rails add up to the whole: they have ``railPowerWatts`` alone, of the rail that feeds the GPU.
+Power is that of the rail that feeds the whole module or board. AGX Orin and AGX Xavier do not measure it, and no document says which of
+their rails add up to the whole. They have only ``railPowerWatts``, the power of the rail that feeds the GPU.
 
-Layouts are those of the drivers' sources (nvgpu, ina3221, nvmap) and of published listings. Never yet read on a real Jetson.
+Layouts are those of the drivers' sources (nvgpu, ina3221, nvmap) and of published listings. Never tested on a real Jetson.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIELDS = (
     Field(
         "throttle.swThermalSlowdown",
         f"{THERMAL}/cooling_device[type=gpu-throttle-alert]/cur_state",
-        convert=lambda said: min(int(said), 1) if said.isdecimal() else said,  # how far it is slowed down
+        convert=lambda said: min(int(said), 1) if said.isdecimal() else said,  # the file has the level of slowdown
     ),
     Field("powerWatts", (f"{RAIL}VDD_IN", f"{HWMON}[label=VIN]/power1_input", f"{HWMON}[in1_label=VIN]/power1_input"), "uW"),
     Field("railPowerWatts", OF_GPU, "uW", words=f"sysfs {', '.join(OF_GPU)}"),
@@ -51,7 +51,7 @@ FIELDS = (
 )
 IDENTITY = {"vendor_index": "index", "name": "/proc/device-tree/model", "serial": "/proc/device-tree/serial-number", "unified": "@unified"}
 NVML = ("gpu", "temp", "smClock", "maxSmClock", "memoryAllocatedBytes")
-"""What NVML may say where the files do not. Not its power, which need not be the board's."""
+"""Metrics that NVML fills in if the files do not have them. Power is left out, since NVML's may not be the board's."""
 NVML_IDENTITY = ("vendor_index", "name", "uuid", "pci_bus_id", "architecture", "compute_capability", "driver_version", "runtime_version")
 MODULE = NVIDIA._replace(
     devices=integrated_gpus,
@@ -61,10 +61,10 @@ MODULE = NVIDIA._replace(
 
 
 class Board(OnChip):
-    """The directory of a GPU's clocks, with the power of a rail, a line of the host's memory, and the module's one number."""
+    """Directory of a GPU's clocks, extended by the power of rails, lines of the host's memory, and the module's only number."""
 
     def get(self, place: str) -> object:
-        """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
+        """Return the value at a place: text, a number, a reason, or None if there is nothing."""
         if place == "index":
             return "0"
         if place.startswith(MEMORY):
@@ -73,7 +73,8 @@ class Board(OnChip):
         return self._power(place[len(RAIL) :]) if place.startswith(RAIL) else super().get(place)
 
     def _power(self, rail: str) -> object:
-        """Return the microwatts of a rail of an INA3221, whose three channels have labels of their voltages alone."""
+        """Return the power of a rail of an INA3221 in microwatts."""
+        # The sensor has three channels. Only the voltages have labels, so the current is found by its channel.
         for channel in "123":
             sensor = f"{HWMON}[in{channel}_label={rail}]"
             said = [super(Board, self).get(f"{sensor}/{quantity}{channel}_input") for quantity in ("in", "curr")]
@@ -86,7 +87,8 @@ class Board(OnChip):
 
 
 def processes(device: DeviceRecord) -> Processes:
-    """Return the processes that hold memory of NVIDIA's allocator; those of a Thor, whose driver passes that by, are NVML's."""
+    """Return the processes that hold memory of NVIDIA's allocator; None on a Thor."""
+    # A Thor's driver does not use this allocator. NVML reports its processes.
     if device.get("@name") == THOR.rpartition("/")[2]:
         return None
     try:
@@ -101,7 +103,7 @@ def processes(device: DeviceRecord) -> Processes:
 
 
 class Nvml:
-    """What NVML says of the module's GPU, as a poll."""
+    """Poll of NVML for the module's GPU."""
 
     def __init__(self) -> None:
         self._driver = open_driver(SYSTEM_CLOCK, MODULE)
@@ -123,7 +125,7 @@ backend = PolledBackend(
     "jetson",
     kind="gpu",
     source="sysfs",
-    # A Thor has more devices with clocks: of its GPU's parts the one that computes.
+    # A Thor's GPU has several devices with clocks. THOR is the one that computes.
     connect=directories("/sys/class/devfreq/*.g*", THOR, drivers=("gk20a", "nvidia"), processes=processes, record=Board),
     fields=FIELDS,
     identity=IDENTITY,

@@ -1,11 +1,11 @@
-"""Kunlunxin XPUs, through ``xpu-smi`` (``xpu_smi`` on older cards): XML, or the text of ``-q`` on releases that print no XML.
+"""Kunlunxin XPUs, through ``xpu-smi`` (``xpu_smi`` for older cards): XML, or the text of ``-q`` on releases without XML.
 
-Intel's tool for GPUs has the name ``xpu-smi`` too. It says whose it is in its help, and is passed over. ``smClock`` is the clock of the
-clusters, not that of the CDNN units; the L3 cache that programs hold is not counted as memory. The vendor's library (``libxpuml``) is not
-loaded: its published header is of 2022, for cards before the P800.
+Intel's tool for GPUs is named ``xpu-smi`` too. Its help names Intel, so it is recognised and skipped. ``smClock`` is the clock of the
+clusters, not of the CDNN units. L3 cache that processes hold is not counted as memory. The vendor's library (``libxpuml``) is not loaded:
+its published header is of 2022, for cards before the P800.
 
-Both forms are those of published outputs of a P800 (drivers 5.0 and 5.19) at rest; that of a process in XML is not published. Never yet
-read on a real device.
+Both forms are those of published outputs of an idle P800 (drivers 5.0 and 5.19). The form of a process in XML is not published. Never
+tested on a real device.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ COMMAND = Command(
     ("xpu-smi", "xpu_smi"),
     ("-q",),
     directories=("/usr/local/xpu/bin", "/usr/local/xpu/tools"),
+    # Intel's tool of the same name is recognised by its help.
     proof=("-h", r"(?s)\A(?!.*\bintel\b)"),
     install="install Kunlunxin's XPU driver (XRE), which has xpu-smi",
     says=(Says(r"(unknown|invalid|unrecogni[sz]ed) option|^usage:", Reason.NOT_SUPPORTED, "this release of xpu-smi prints no XML"),),
 )
 LINK, LINK_IN_TEXT = "pci.pci_xpu_link_info", "PCI.XPU Link Info"
-# Of each the place in XML, and that in text.
+# For each metric the place in XML and the place in text.
 FIELDS = (
     Field("utilization", ("utilization.xpu_util", "Utilization.Xpu"), "%"),
     Field("memoryTotalBytes", ("fb_memory_usage.total", "Memory Usage.Total"), "MiB"),
@@ -82,18 +83,19 @@ IDENTITY = {
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``xpu-smi -q -x`` prints."""
+    """Parse the output of ``xpu-smi -q -x``."""
     for device in xml_records(printed, "xpu"):
         listed = device.get("processes")
         yield DeviceSample(device, None if listed is None else _processes(listed))
 
 
 def _processes(listed: object) -> Processes:
-    """Return the programs of an element, which is empty where there are none."""
+    """Return the processes in an XML element, which is empty if there are none."""
     if listed == "":
         return ()
     inside = listed.get("process_info") if isinstance(listed, Mapping) else None
     each = [one for one in (inside if isinstance(inside, list) else [inside]) if isinstance(one, Mapping)]
+    # No published output has a process, so any form other than NVIDIA's is reported as unknown.
     pids = [whole(one.get("pid")) for one in each]
     if not pids or not all(pids):
         return Unavailable(Reason.PARSE_ERROR, f"xpu-smi lists processes in a form that is not known: {quoted(listed)}")
@@ -105,10 +107,10 @@ def _processes(listed: object) -> Processes:
 
 
 def parse_text(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``xpu-smi -q`` prints.
+    """Parse the output of ``xpu-smi -q``.
 
     Raises:
-        SourceError: No device is listed (``parse_error``).
+        SourceError: It lists no device (``parse_error``).
     """
     driver = first_match(printed, r"Driver Version *: *(\S+)")
     devices = sections(printed, r"XPU (?P<address>[0-9A-Fa-f]+:[0-9A-Fa-f:.]+)\s*$")

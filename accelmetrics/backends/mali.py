@@ -1,11 +1,11 @@
-"""Arm Mali GPUs with the drivers of Linux, panfrost and panthor, through the files of the kernel.
+"""Arm Mali GPUs with Linux's drivers panfrost and panthor, through the files of the kernel.
 
-What programs use is counted by program: root alone sees all of them, and so the use of the GPU and its memory; others see their own
-processes. Time is counted only after root has written a number to the device's file ``profiling`` (1 for panfrost, 3 for panthor), since
-that costs power. Clock and temperature any user may read. Arm's own driver (``mali_kbase``) is not read: boards' vendors each lay its files
-out in another way.
+The drivers count per process. Only root can read the counters of all processes, and so the GPU's utilisation and memory; other users see
+their own processes. Time is counted only after root has written a number to the device's file ``profiling`` (1 for panfrost, 3 for
+panthor), since counting costs power. Any user may read clock and temperature. Arm's own driver (``mali_kbase``) is not supported, because
+every board vendor arranges its files differently.
 
-Names are those of the drivers' documentation (Linux 6.14). Never yet read on a real board.
+Names are those of the drivers' documentation (Linux 6.14). Never tested on a real board.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from accelmetrics.backends.kit.sysfs import OnChip, clocks
 
 ENGINES = ("fragment", "vertex-tiler", "panthor")
 KEYS = DrmKeys({"graphics": ENGINES[:1], "either": ENGINES[1:], "busy": ENGINES}, (("memory",),), wakes=False)
-"""The vertex engine of panfrost computes too, and panthor counts all work together."""
+"""The vertex engine of panfrost also computes, and panthor counts all work together, so both are "either"."""
 
 backend = PolledBackend(
     "mali",

@@ -1,16 +1,17 @@
-"""MetaX GPUs, through ``libmxsml.so``, or ``mx-smi`` where that is missing or has devices of a class that is not read by it.
+"""MetaX GPUs, through ``libmxsml.so``, or ``mx-smi`` if the library is missing or does not support the devices.
 
-Structs, units and reasons of the library are those of the vendor's header (2.3.1). It is read of C-class GPUs of one die: of which die its
-functions for a whole device tell is not documented.
+Structs, units and error codes of the library are those of the vendor's header (2.3.1). It is used only for C-class GPUs with one die, since
+the documentation does not say which die its functions for a whole device report.
 
-Of the tool, the summary has more digits, clocks and serial numbers; the table alone has the processes and P states, and stands in on
-releases that have no summary. Errors, the PCIe link and why clocks are low are asked for every ten seconds, UUIDs every ten minutes.
+The tool's summary has more digits, clocks and serial numbers. Only its table has processes and P states, and on releases without a summary
+the table is used alone. Errors, the PCIe link and throttle reasons are read every ten seconds, UUIDs every ten minutes.
 
-The board's power is told of each of its GPUs. ``temp`` is what both call the hotspot, the only temperature of the chip that they have.
+Each GPU of a board reports the power of the whole board. ``temp`` is the temperature that library and tool call hotspot, the only one of
+the chip.
 
-A sliced GPU (sGPU) is one device; what its slices use is not told by their numbers. Moffett's tool has the name ``mx-smi`` too.
+A sliced GPU (sGPU) is one device, and its slices are not reported. Moffett's tool is named ``mx-smi`` too.
 
-Formats of the tool are those of published outputs of releases 2.1.6 to 2.3.1. Read on a stand-in, never yet on a real GPU.
+Formats of the tool are those of published outputs of releases 2.1.6 to 2.3.1. Tested with a stand-in, never on a real GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ INSTALL = "install the MetaX driver (MXMACA), which has mx-smi and libmxsml.so"
 COMMAND = Command(
     "mx-smi",
     directories=("/opt/mxdriver/bin", "/opt/maca/bin", "/opt/mxn100/bin"),
-    proof=("-h", r"\bmaca\b|metax"),
+    proof=("-h", r"\bmaca\b|metax"),  # Moffett's tool has the same name
     install=INSTALL,
     says=(
         Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi has no GPU that it may read", f"in a container, {PASS}"),
@@ -118,19 +119,20 @@ LISTED = re.compile(r" *GPU#\d+ .*?(?P<bus>\S+:\S+\.\d) .*\(UUID: *(?P<uuid>[\w-
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Yield the GPUs of any output that has a block for each: one sample for all blocks of a GPU.
+    """Yield the GPUs of any output with a block per GPU. Several blocks of one GPU become one sample.
 
     Args:
-        printed: What the tool printed. A last line that has no end is cut, and passed over.
+        printed: The output of the tool.
 
     Raises:
-        SourceError: After the GPUs, that there are fewer than the tool says.
+        SourceError: After the GPUs, if there are fewer than the tool announces.
     """
     found: dict[str, dict[str, object]] = {}
+    # A last line without its end was cut off and is ignored.
     for block in sections(printed[: printed.rfind("\n") + 1], BEGINS):
         found.setdefault(block["bus_id"], {}).update(block)
     for gpu in found.values():
-        # The number of the hotspot's sensor is part of its name, and another one at times.
+        # The name of the hotspot contains the number of its sensor, which differs between cards.
         hotspot = next((said for place, said in gpu.items() if place.startswith("Chip Temperature.hotspot")), None)
         held = {said for place, said in gpu.items() if place.startswith(REASON) and place not in AT_REST}
         down = int("Active" in held) if held and held <= {"Active", "Not Active"} else None
@@ -140,13 +142,17 @@ def parse(printed: str) -> Iterator[DeviceSample]:
 
 
 def parse_table(printed: str) -> Iterator[DeviceSample]:
-    """Yield the GPUs of the table, with their processes. Raises ``SourceError`` where it is cut, after the GPUs that are whole."""
+    """Yield the GPUs of the table, with their processes.
+
+    Raises:
+        SourceError: After the complete GPUs, if the table is cut off.
+    """
     versions = {name: first_match(printed, rf"{name} Version: *(\S+)") for name in ("Driver", "BIOS")}
     listed = blocks(printed, r"\| *GPU +PID +Process Name +GPU Memory")
     rows = [found.groupdict() for _, block in listed[:1] for line in block.splitlines() if (found := PROCESS.fullmatch(line.strip()))]
     using = grouped(rows, "gpu")
     for row in table(printed, r"GPU .*\| *Bus-id"):
-        # A name may begin left of its heading, in the column of the board's number.
+        # A long name begins left of its heading, in the column of the board's number.
         board, _, name = f"{row.get('Board', '')} {row.get('Name') or row.get('NAME', '')}".partition(" ")
         on_it = ((int(each["pid"]), number(each["used"], "MiB", "By")) for each in using.get(row.get("GPU", ""), ()))
         processes = tuple(DeviceProcess(pid, memory_bytes=round(used) if isinstance(used, (int, float)) else None) for pid, used in on_it)
@@ -154,7 +160,7 @@ def parse_table(printed: str) -> Iterator[DeviceSample]:
 
 
 def parse_list(printed: str) -> Iterator[DeviceSample]:
-    """Yield the GPUs of ``mx-smi -L`` that have a UUID: those that may be read."""
+    """Yield the GPUs of ``mx-smi -L`` with a UUID. Only GPUs that this user may read have one."""
     for line in printed.splitlines():
         if found := LISTED.match(line):
             yield DeviceSample(found.groupdict())
@@ -204,16 +210,16 @@ CALLS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "traffic": ("mxSmlGetPcieThroughput", (), "@2i"),
     "held down": ("mxSmlGetCurrentClocksThrottleReason", (), "@Q"),
 }
-"""By place in the record: a function, its arguments behind the device, and its struct."""
+"""For each place in the record a function, its arguments after the device, and the layout of its struct."""
 ROOM, MOST_PROCESSES = 4096, 1024
 HOLDER, ENTRY, GPUS_OF_HOLDER = struct.Struct("@I64sI"), struct.Struct("@32sI4xQ"), 64
-"""A process, and what it holds of each of its GPUs."""
+"""Layout of a process, layout of its use of one GPU, and the number of GPUs in the struct."""
 AT_REST_BITS = 0x1 | 0x2 | 0x400
-"""Idle, limits of applications, low usage."""
+"""Throttle reasons that slow no work down: idle, limits of applications, low usage."""
 
 
 def _link(speed: float) -> object:
-    """Return the generation of a link. A virtual machine is told 0 of it."""
+    """Return the PCIe generation of a link. A virtual machine reads a speed of 0, which is missing."""
     return pcie_generation(speed) if speed else None
 
 
@@ -260,10 +266,14 @@ LIBRARY_ROWS: tuple[Row, ...] = (
 
 
 def connect() -> PollOnce:
-    """Load and initialise the library."""
+    """Load and initialise the library, and return a poll of its GPUs.
+
+    Raises:
+        SourceError: The library is missing, has no device, or has a device that is not supported.
+    """
     library: Any = load_first("libmxsml.so", LIBRARIES, INSTALL, broken=INSTALL)
     code = library.mxSmlInit()
-    if code == NO_DEVICE:  # and nobody in this program has one: it is safe to have them looked for anew
+    if code == NO_DEVICE:  # no other part of the program uses a device, so it is safe to search for devices again
         code = getattr(library, "mxSmlInitWithFlags", lambda _: NO_DEVICE)(REINITIALISE)
     if code:
         raise SourceError(*_why("mxSmlInit", code), advice=f"in a container, {PASS}" if code == NO_DEVICE else "")
@@ -276,7 +286,11 @@ def connect() -> PollOnce:
 
 
 def poll(library: Any) -> Iterator[DeviceSample]:
-    """Ask the library for every GPU. One that it refuses costs no other."""
+    """Yield a sample for each GPU. A GPU that the library refuses does not affect the others.
+
+    Raises:
+        SourceError: After the GPUs, why one was refused, unless it is lost.
+    """
     failure: Unavailable | None = None
     for index in range(library.mxSmlGetDeviceCount()):
         about = _about(library, index)
@@ -306,14 +320,14 @@ def _why(function: str, code: int) -> Unavailable:
 
 
 def _about(library: Any, index: int) -> tuple[Any, ...] | Unavailable:
-    """Return what the library says of who a GPU is, or why not."""
+    """Return the identity of a GPU, or why it is unknown."""
     buffer = ctypes.create_string_buffer(ROOM)
     code = library.mxSmlGetDeviceInfo(index, buffer)
     return _why("mxSmlGetDeviceInfo", code) if code else INFO.unpack_from(buffer)
 
 
 def _ask(library: Any, index: int, name: str, arguments: tuple[int, ...], layout: str) -> list[Any]:
-    """Return the numbers of a function's struct, or in the place of each the reason why there are none."""
+    """Return the numbers of a function's struct, or the reason in place of each number."""
     buffer, function = ctypes.create_string_buffer(ROOM), getattr(library, name, None)
     code = LACKING if function is None else function(index, *arguments, buffer)
     values = list(struct.unpack_from(layout, buffer))
@@ -321,7 +335,7 @@ def _ask(library: Any, index: int, name: str, arguments: tuple[int, ...], layout
 
 
 def _counted(library: Any, name: str, arguments: tuple[int, ...], most: int, each: int) -> list[int] | Unavailable:
-    """Return the numbers of a list whose length the function says, of which each entry has ``each``."""
+    """Return the numbers of a list with a length that the function reports. Each entry has ``each`` numbers."""
     count, numbers = ctypes.c_uint(most), (ctypes.c_uint * (most * each))()
     code = getattr(library, name)(*arguments, ctypes.byref(count), numbers)
     return _why(name, code) if code else list(numbers)[: min(count.value, most) * each]
@@ -334,8 +348,9 @@ def _text(library: Any, name: str, *arguments: int) -> str:
 
 
 def _processes(library: Any, index: int, address: bytes) -> Processes:
-    """List the processes of a GPU, with the memory that each holds there."""
+    """Return the processes of a GPU with their memory on it."""
     name, room, stride = "mxSmlGetSingleGpuProcess", 32, HOLDER.size + GPUS_OF_HOLDER * ENTRY.size
+    # A full buffer may be incomplete, so it is enlarged and the call repeated.
     while True:
         count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(stride * room)
         if code := library.mxSmlGetSingleGpuProcess(index, ctypes.byref(count), buffer):

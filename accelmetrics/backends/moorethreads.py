@@ -1,12 +1,11 @@
 """Moore Threads GPUs, through ``mthreads-gmi``: the JSON of its query, and the table that it prints without arguments.
 
-The query has power, clocks and who a GPU is; the table alone lists the processes and the width of the link, and stands in for the query
-on releases that have none. Keys of the JSON may end in blanks. Used memory may exceed the total where the IOMMU is off: both are given
-then, and no share. ``Utilization.Memory`` is not read: whether it is the memory's activity or the part of it that is used is not
-documented, and the vendor's own example speaks for the latter. MTML, the vendor's library, has calls and error codes of its own, and no
-limit of power.
+The query has power, clocks and the identity of a GPU. Only the table has processes and the width of the link, and it replaces the query on
+releases without one. Used memory may exceed the total if the IOMMU is off. Then both are given, without a share. ``Utilization.Memory`` is
+not read: no document says whether it is the memory's activity or the share in use, and the vendor's own example suggests the latter. The
+vendor's library, MTML, is not used: it has calls and error codes of its own, and no power limit.
 
-Formats are those of published outputs of releases 1.14 to 2.4. Read on a stand-in, never yet on a real GPU.
+Formats are those of published outputs of releases 1.14 to 2.4. Tested with a stand-in, never on a real GPU.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ def parse(printed: str) -> Iterator[DeviceSample]:
     """Yield the GPUs of ``mthreads-gmi -q --json``.
 
     Args:
-        printed: What the tool printed.
+        printed: The output of the tool.
 
     Raises:
-        SourceError: It has no list of GPUs; after the GPUs, that one of them is none.
+        SourceError: It has no list of GPUs. After the GPUs, if an entry is no GPU.
     """
     document = json_document(printed)
     listed = document.get("GPU") if isinstance(document, Mapping) else None
@@ -84,8 +83,9 @@ def parse(printed: str) -> Iterator[DeviceSample]:
         raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi printed no list of GPUs: {quoted(document)}")
     strange = [each for each in listed if not isinstance(each, Mapping)]
     for gpu in (each for each in listed if isinstance(each, Mapping)):
-        pci = gpu.get("PCI")  # its key ends in "Bus Id", whatever stands before that
+        pci = gpu.get("PCI")  # the key of the address ends in "Bus Id"; the words before differ
         places = pci.items() if isinstance(pci, Mapping) else ()
+        # Keys of the JSON may end in blanks.
         address = next((value for key, value in places if key.strip().lower().endswith("bus id")), None)
         yield DeviceSample({**gpu, "Bus Id": address, "Driver Version": document.get("Driver Version")})
     if strange:
@@ -96,10 +96,10 @@ def parse_table(printed: str) -> Iterator[DeviceSample]:
     """Yield the GPUs of the table, with their processes.
 
     Args:
-        printed: What the tool printed.
+        printed: The output of the tool.
 
     Raises:
-        SourceError: After the GPUs that are whole, that the table is cut within one.
+        SourceError: After the complete GPUs, if the table is cut off.
     """
     driver = first_match(printed, r"Driver Version: *(\S+)")
     listed = blocks(printed, PROCESSES)
@@ -109,7 +109,7 @@ def parse_table(printed: str) -> Iterator[DeviceSample]:
 
 
 def _processes(gpu: str | None, rows: list[re.Match[str]]) -> Processes:
-    """Return the processes of one GPU."""
+    """Return the processes of a GPU."""
     used = ((int(row["pid"]), number(row["used"], "MiB", "By")) for row in rows if row["id"] == gpu)
     return tuple(DeviceProcess(pid, memory_bytes=round(value) if isinstance(value, (int, float)) else None) for pid, value in used)
 

@@ -1,10 +1,11 @@
-"""Another endpoint's metrics as a source: ``openmetrics:http://localhost:9400/metrics?name=dcgm&filter=DCGM_FI_DEV_*``.
+"""Metrics of another endpoint as a source: ``openmetrics:http://localhost:9400/metrics?name=dcgm&filter=DCGM_FI_DEV_*``.
 
-Gauges, counters and numbers without a type are taken, in the endpoint's own units, as ``openmetrics.<name>.<metric>.<n>``. The ``n`` tells
-the series of a metric apart: where each has a label ``gpu`` with a number of its own, as DCGM's exporter writes it, that number; else their
-place in the order of their labels when they were first seen. A series that comes later has the next number, one that comes back its own.
+Gauges, counters and untyped numbers become ``openmetrics.<name>.<metric>.<n>``, in the endpoint's own units. ``n`` distinguishes the series
+of a metric. If each series has a label ``gpu`` with a different number, as DCGM's exporter writes it, ``n`` is this number. Otherwise it is
+the position of the series, sorted by labels, when they were first seen. A new series gets the next number; a series that returns keeps its
+number.
 
-It is asked in the background, at its own pace: an endpoint that is slow delays no reading.
+The endpoint is read in the background at its own interval, so that a slow endpoint delays no reading.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from accelmetrics.schemas.metric import Metric
 PREFIX = "openmetrics"
 EXTRA = "openmetrics"
 INTERVAL, TIMEOUT = 5.0, 3.0
-"""Seconds, unless the options say otherwise."""
+"""Default interval and timeout in seconds."""
 LONGEST = 3600.0
 LARGEST_ANSWER = 8 * 1024 * 1024
 MOST_SERIES = 4096
@@ -35,9 +36,9 @@ TAKEN = frozenset({"gauge", "counter", "unknown", "untyped"})
 OPENMETRICS = "application/openmetrics-text"
 ACCEPT = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
 GPU = "gpu"
-"""The label by which DCGM's exporter tells GPUs apart."""
+"""Label of DCGM's exporter that distinguishes GPUs."""
 OPTIONS = ("name", "filter", "interval", "timeout")
-"""Words of the query that are ours, and not sent."""
+"""Options in the query of the address. They are not sent to the endpoint."""
 ROW = Metric(
     f"{PREFIX}.{{label}}",
     "1",
@@ -52,28 +53,29 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 Labels = tuple[tuple[str, str], ...]
-"""Of a series, in the order of their names."""
+"""Labels of a series, sorted by name."""
 
 
 Sample = tuple[str, Labels, float]
-"""A number of the page: the metric, and which of its series."""
+"""A number of the page: the metric's name, the labels of the series, the value."""
 
 
 class OpenMetricsBackend:
     """An endpoint. It pickles.
 
     Args:
-        spec: The address behind ``openmetrics:``, with the options in its query: ``name`` in keys, by default the host and the port;
-            ``filter``, names of metrics with ``*``, again for more; ``interval`` and ``timeout`` in seconds. Others are sent.
-        clock: Tells when the endpoint answered.
+        spec: The address after ``openmetrics:``, with options in its query: ``name``, used in keys, by default host and port; ``filter``,
+            names of metrics with ``*``, may be repeated; ``interval`` and ``timeout`` in seconds. All other parameters are sent to the
+            endpoint.
+        clock: Clock for the time of the answers.
 
     Attributes:
         name: ``openmetrics.<name>``.
-        url: What is asked, with a password if there is one.
-        shown: The same as it may be shown.
+        url: The address to ask, with the password if it has one.
+        shown: The address without secrets, for messages.
 
     Raises:
-        InvalidOptionError: The address, or an option, cannot be used.
+        InvalidOptionError: The address or an option is invalid.
     """
 
     kind: DeviceKind | None = None
@@ -122,7 +124,7 @@ class OpenMetricsBackend:
 
 
 class OpenMetricsDriver:
-    """The connection, and the numbers that series were given."""
+    """The connection to the endpoint, and the numbers of the series."""
 
     machine_wide = True
     devices: Sequence[DeviceIdentity] = ()
@@ -135,7 +137,7 @@ class OpenMetricsDriver:
         self._numbers: dict[str, dict[Labels, int]] = {}
 
     def reader(self, options: ReadOptions) -> OpenMetricsDriver:
-        """Return itself: there are no rates, and the numbers of series are the same for all."""
+        """Return the driver itself: there are no rates, and series have the same numbers for all consumers."""
         del options
         return self
 
@@ -166,11 +168,11 @@ class OpenMetricsDriver:
         return Reading.of(dict(self._keyed(samples[:MOST_SERIES])), reasons, read_at=at)
 
     def _keyed(self, samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
-        """Give each series its key; one that is not finite has none."""
+        """Yield the key and the value of each series, without values that are not finite."""
         by_metric: dict[str, list[tuple[Labels, float]]] = {}
         for metric, labels, value in samples:
             by_metric.setdefault(metric, []).append((labels, value))
-        if len(self._numbers) > MOST_SERIES:  # names that change at every reading: those of now alone are known
+        if len(self._numbers) > MOST_SERIES:  # names that change at every reading: keep only the current ones
             self._numbers = {metric: known for metric, known in self._numbers.items() if metric in by_metric}
         for metric, series in by_metric.items():
             known = self._numbers.setdefault(metric, {})
@@ -180,10 +182,10 @@ class OpenMetricsDriver:
             numbers: Iterable[int] = range(start, start + len(fresh))
             gpus = [dict(labels).get(GPU, "") for labels in fresh]
             numbered = all(gpu.isascii() and gpu.isdecimal() and len(gpu) < 5 for gpu in gpus)
-            if not known and numbered and len(set(map(int, gpus))) == len(gpus):  # each is of another GPU
+            if not known and numbered and len(set(map(int, gpus))) == len(gpus):  # each series has another GPU
                 numbers = map(int, gpus)
             known.update(zip(fresh, numbers, strict=True))
-            if len(known) > MOST_SERIES:  # labels that change at every reading: those of now alone are known
+            if len(known) > MOST_SERIES:  # labels that change at every reading: keep only the current ones
                 self._numbers[metric] = known = {labels: known[labels] for labels in now}
             yield from ((f"{self._backend.name}.{metric}.{known[labels]}", value) for labels, value in series if isfinite(value))
 
@@ -192,15 +194,15 @@ class OpenMetricsDriver:
 
 
 def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Iterator[Sample]:
-    """Read the numbers of a page that have one value: not histograms and summaries, nor when a counter began.
+    """Yield the numbers of a page that are single values: no histograms, no summaries, and no creation times of counters.
 
     Args:
         text: The page.
-        openmetrics: Whether it is of that format; the older one of Prometheus otherwise.
-        filters: Names of metrics that are taken, with ``*``; all where there are none.
+        openmetrics: Whether the page has the OpenMetrics format rather than the older Prometheus format.
+        filters: Names of metrics to read, with ``*``; empty for all.
 
     Raises:
-        ValueError: It is no such page.
+        ValueError: It is no page of this format.
         ImportError: ``prometheus-client`` is not installed.
     """
     parse: Callable[[str], Iterable[Any]]
@@ -210,7 +212,7 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
         from prometheus_client.parser import text_string_to_metric_families as parse
     page = f"\n{text}"
     for family in parse(text):
-        # The parser of the older format gives every counter the ending ``_total``, also those whose name lacks it, such as DCGM's.
+        # The parser of the older format adds `_total` to the name of every counter, also if the page has none, as DCGM's.
         added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
         for sample in family.samples if family.type in TAKEN else ():
             name = sample.name.removesuffix("_total" if added else "")

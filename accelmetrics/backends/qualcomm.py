@@ -1,10 +1,10 @@
-"""Qualcomm Cloud AI, through ``qaic-util -q``, or the sensors of the vendor's kernel driver where that tool is missing or may not be run.
+"""Qualcomm Cloud AI, through ``qaic-util -q``, or the sensors of the vendor's kernel driver if the tool is missing or may not be run.
 
-A card may be several devices (an AI 100 Ultra is four), which each print the power of the whole card. Newer releases print the chip's own
-beside it: ``powerWatts`` is the chip's where that is printed and the card's elsewhere, and then the first device of a card has it.
-``boardPowerWatts`` is the card's in any case. The tool prints which of its cores programs hold, and not for how long they compute.
+A card may have several devices (an AI 100 Ultra has four), and each prints the power of the whole card. Newer releases print the chip's own
+power too. ``powerWatts`` is the chip's if it is printed; else it is the card's, and only the first device of a card has it.
+``boardPowerWatts`` is always the card's. The tool prints how many cores are allocated to programs, but not for how long they compute.
 
-Formats are those of the open runtime's source and of published outputs. Never yet read on a real card.
+Formats are those of the open runtime's source and of published outputs. Never tested on a real card.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FIELDS = (
     Field("temp", "SoC temperature(degree C)", "C"),
     Field("powerWatts", "SOC power(Watts)", "W", zero_is_missing=True),
     Field("enforcedPowerLimitWatts", "SOC TDP Cap(Watts)", "W"),
-    Field("boardPowerWatts", "Board power(Watts)", "W", zero_is_missing=True, of_whole=True),
+    Field("boardPowerWatts", "Board power(Watts)", "W", zero_is_missing=True, of_whole=True),  # an AI 200 prints 0.00
     Field("_cap", "card cap", "W", of_whole=True),
     Derived("powerWatts", ("boardPowerWatts",), lambda watts: watts, "boardPowerWatts"),
     Derived("enforcedPowerLimitWatts", ("_cap",), lambda watts: watts, 'qaic-util "Board TDP Cap(Watts)"'),
     POWER_SHARE,
-    Field("memoryTotalBytes", "Dram Total", PRINTED),  # in KB, of older releases in MB
+    Field("memoryTotalBytes", "Dram Total", PRINTED),  # in KB; older releases print MB
     Field("memoryFreeBytes", "Dram Free", PRINTED),
     difference("memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"),
     MEMORY[0],
@@ -75,13 +75,15 @@ UNKNOWN_CARD = Unavailable(Reason.NOT_SUPPORTED, "several devices, and no board 
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Parse what ``qaic-util -q`` prints. A device that is not ready has its state as the reason of its values."""
+    """Parse the output of ``qaic-util -q``. All values of a device that is not ready have its state as their reason."""
     devices = [{key.lower(): value for key, value in device.items()} for device in sections(printed, r"\s*QID\s+(?P<qid>\d+)\s*$")]
     for device in devices:
         record: dict[str, object] = {**device}
+        # Without the chip's own lines, power and limit are the card's.
         if CHIP not in device:
             record["card cap"] = device.get("board tdp cap(watts)", device.get("tdp cap(watts)"))
         card = text(device.get("board serial"))
+        # Without a board serial the power of one card could be counted several times.
         if not card and len(devices) > 1:
             record |= dict.fromkeys(("board power(watts)", "card cap"), UNKNOWN_CARD)
         state = device.get("status", "Ready")
@@ -103,7 +105,7 @@ backend = PolledBackend(
     also=(
         Source(
             "sysfs",
-            # A sensor may take a second to answer, since the chip's firmware is asked.
+            # Only instead of the tool: a sensor may take a second to answer, since the driver asks the chip's firmware.
             directories("/sys/class/accel/accel*", drivers=("qaic",)),
             SENSORS,
             identity={"vendor_index": "@number", "pci_bus_id": "@pci"},

@@ -1,11 +1,11 @@
-"""Rebellions NPUs, through ``rbln-smi --json`` (``rbln-stat`` before driver 2), which comes with the driver and needs no rights.
+"""Rebellions NPUs, through ``rbln-smi --json`` (``rbln-stat`` before driver 2), which is part of the driver and needs no rights.
 
-All values are text: power with its unit, temperatures with ``C``, memory in bytes unless a unit is printed. ``card_power`` is the
-card's, printed with each NPU of it. ``npu`` is the number within a group of NPUs: where there are several groups (driver 3) it repeats.
-A program's contexts name that number alone. There they are assigned by the device nodes that the program holds open, as far as that
-leaves one NPU.
+All values are text: power with its unit, temperatures with ``C``, memory in bytes unless a unit is printed. ``card_power`` is the power of
+the card, and each NPU of the card prints it. ``npu`` is the number within a group of NPUs. With several groups (driver 3) it repeats.
+Contexts of processes have only this number. Then a context is assigned by the device nodes that its process holds open, if they identify
+one NPU.
 
-Read on a stand-in and on a published capture of driver 3, never yet on a real NPU.
+Tested with a stand-in and a published output of driver 3, never on a real NPU.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ AMBIGUOUS = Unavailable(
 
 
 def connect() -> PollOnce:
-    """Find the command."""
+    """Return the poll of the command."""
     holders = NodeHolders(lambda path: NODE.fullmatch(path) is not None)
     return COMMAND.poll(lambda printed: parse(printed, holders))()
 
 
 def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSample]:
-    """Yield the NPUs of one document, with the processes that have a context on each.
+    """Yield the NPUs of a document, with the processes that have a context on each.
 
     Args:
         printed: The document.
-        holders: The processes that hold device nodes, looked for where a number repeats; None where that is not to be found out.
+        holders: Searches for processes that hold device nodes, if a number repeats; None to skip the search.
 
     Raises:
-        SourceError: It has no list of devices; after the devices, that one of them is none.
+        SourceError: It has no list of devices. After the devices, if an entry is no device.
     """
     document = json_document(printed)
     listed = document.get("devices") if isinstance(document, Mapping) else None
@@ -97,18 +97,20 @@ def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSa
 
 
 def _npu(record: Mapping[str, Any]) -> str:
-    """Return the number as text: older releases print it so."""
+    """Return the NPU's number as text."""
+    # SDK 1 prints text, SDK 2 a number.
     return text(record.get("npu"))
 
 
 def _contexts(listed: object, devices: Sequence[Mapping[str, Any]], holders: NodeHolders | None) -> Iterator[Processes]:
-    """Yield the processes of each device. Where devices share a number, only the holders of their nodes tell which one a context is on."""
+    """Yield the processes of each device."""
     contexts = [each for each in listed if isinstance(each, Mapping) and whole(each.get("pid"))] if isinstance(listed, list) else []
     on_each: list[list[Mapping[str, Any]]] = [[] for _ in devices]
     unknown: set[str] = set()
     for context in contexts:
         pid, npu = whole(context.get("pid")), _npu(context)
         found = [place for place, device in enumerate(devices) if _npu(device) == npu]
+        # Several devices have the number: only the holders of their nodes show which of them the context is on.
         if len(found) > 1:
             found = [place for place in found if holders and pid in holders.of(f"/dev/{text(devices[place].get('device'))}")]
         if len(found) == 1:
@@ -120,9 +122,10 @@ def _contexts(listed: object, devices: Sequence[Mapping[str, Any]], holders: Nod
 
 
 def _processes(contexts: Iterable[Mapping[str, Any]]) -> Iterator[DeviceProcess]:
-    """Yield each process once, with the memory of all its contexts; without where one of them does not tell it."""
+    """Yield each process once, with the memory of all its contexts; without memory if a context does not report it."""
     memory: dict[int, list[object]] = {}
     for context in contexts:
+        # Driver 3 prints `memalloc`; older releases print `memory`.
         said = context.get("memalloc", context.get("memory"))
         memory.setdefault(whole(context.get("pid")) or 0, []).append(number(said, "B", "By"))
     for pid, parts in memory.items():

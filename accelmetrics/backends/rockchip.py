@@ -1,9 +1,9 @@
-"""Rockchip's NPU with the driver of its vendor (rknpu), through the files of the kernel.
+"""Rockchip's NPU with the vendor's driver (rknpu), through the files of the kernel.
 
-Use is in the kernel's debug file system, which is root's: the mean of its cores. The ``load`` of its clocks is not read, since the driver
-never sets it. Clock and temperature any user may read. The driver of Linux itself (rocket) tells neither use nor memory, and is not read.
+Utilisation is the mean over the cores. It is in the kernel's debug file system, which only root can read. Any user may read clock and
+temperature. Linux's own driver (rocket) reports neither utilisation nor memory and is not supported.
 
-The format is that of the driver's source and of published outputs of an RK3588. Never yet read on a real board.
+The format is that of the driver's source and of published outputs of an RK3588. Never tested on a real board.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOAD = re.compile(r"(?:Core\d+: *|NPU load: *)(\d{1,3})%", re.ASCII)
 
 
 def mean_of_cores(said: Any) -> object:
-    """Return the mean in percent of what is printed of cores, or of the NPU as a whole; what has none stays what it is."""
+    """Return the mean utilisation of the printed cores, or of the whole NPU, in percent. Other text is returned unchanged."""
     percents = [int(percent) for percent in LOAD.findall(quoted(said))]
     return sum(percents) / len(percents) if percents and max(percents) <= 100 else said
 
@@ -29,6 +29,7 @@ backend = PolledBackend(
     source="sysfs",
     connect=directories("/sys/class/devfreq/*.npu", drivers=("RKNPU",), record=OnChip),
     fields=(
+        # Not the `load` of devfreq, which this driver never sets.
         Field("utilization", "/sys/kernel/debug/rknpu/load", "%", convert=mean_of_cores),
         *clocks(""),
         Field("temp", "/sys/class/thermal/thermal_zone[type=npu*]/temp", "mC"),

@@ -1,10 +1,10 @@
 """Sophgo TPU cards (BM1682, BM1684, BM1684X), through the files of their kernel driver, which any user may read.
 
-A card has one chip or several, each of them a device. Power is that of the chip's rails, which the driver adds up where it can measure all
-of them; elsewhere it is the card's, which its first chip then has. Utilisation is counted where root has switched that on
-(``npu_usage_enable``). Memory in use is told by no file. Boards whose host is the chip itself have other files and are not read.
+A card has one chip or several, and each chip is a device. Power is that of the chip's rails, which the driver adds up if it can measure all
+of them. Otherwise it is the card's, and only its first chip has it. Utilisation is counted only after root has switched it on
+(``npu_usage_enable``). No file has the memory in use. Boards on which the chip itself is the host have other files and are not supported.
 
-Names, units and forms are those of the driver's source (libsophon, ``bm_debug.c`` and ``bm_attr.c``). Never yet read on a real card.
+Names, units and forms are those of the driver's source (libsophon, ``bm_debug.c`` and ``bm_attr.c``). Never tested on a real card.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import pci_address
 
 SYSFS = "/sys/class/bm-sophon/bm-sophon@/device"
-"""What the kernel has of a chip; ``@`` stands for its number."""
+"""Directory of a chip in sysfs; ``@`` is its number."""
 NOT_COUNTED = Unavailable(
     Reason.NOT_SUPPORTED, "the driver does not count it until root writes 1 to /sys/class/bm-sophon/bm-sophon<n>/device/npu_usage_enable"
 )
 
 
 def usage(said: str) -> object:
-    """Return the share of time of ``usage:12 avusage:3``: the one of the driver's last interval."""
+    """Return the utilisation over the driver's last interval from ``usage:12 avusage:3``, or why it is missing."""
     return NOT_COUNTED if "usage enable" in said.lower() else first_match(said, r"\busage:(\d+)") or said
 
 
 def of_fan(word: str) -> Callable[[str], str]:
-    """Take what stands behind a word out of the file of the fan; a text without it stays what it is."""
+    """Return a converter that takes the number after a word from the fan's file. Text without the word is returned unchanged."""
     return lambda said: found[1] if (found := re.search(rf"(?m)^{word}\s+(\d+)", said)) else said
 
 
 class Chip(DeviceDirectory):
-    """The files of one chip, with those that stand elsewhere under its number."""
+    """Files of a chip, including the ones in other directories."""
 
     def get(self, place: str) -> object:
-        """Return what stands at a place: text, a reason, or None where there is nothing."""
+        """Return the value at a place: text, a reason, or None if there is nothing."""
         if place == "@address":
             address = super().get("dbdf")
             return pci_address(address) if isinstance(address, str) else None
@@ -77,7 +77,7 @@ IDENTITY = {"vendor_index": "@number", "pci_bus_id": "@address", "name": "../boa
 
 
 def connect() -> PollOnce:
-    """Open the directories of all chips, of which those of one card have one directory above them."""
+    """Return a poll of the directories of all chips. The chips of one card have a common parent directory."""
     poll = directories("/proc/bmsophon/card*/bmsophon*", record=Chip)()
 
     def chips() -> Iterable[DeviceSample]:

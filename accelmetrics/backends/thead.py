@@ -1,11 +1,11 @@
-"""T-Head (Alibaba) PPUs, through ``libhgml.so`` of the PPU SDK, or ``ppu-smi`` where that is missing.
+"""T-Head (Alibaba) PPUs, through ``libhgml.so`` of the PPU SDK, or ``ppu-smi`` if the library is missing.
 
-The library is NVML with other names, MIG and GPM included. Its links (ICN) have the numbers of NVLink's fields, and their metrics are
-NVLink's here. Containers may have stand-ins called ``libnvidia-ml.so.1`` and ``nvidia-smi`` that list the same devices: NVIDIA's
-backend does not take them for its own.
+The library is NVML with other names, including MIG and GPM. Its links (ICN) use the field numbers of NVLink, so their metrics have NVLink's
+names. Containers may have copies named ``libnvidia-ml.so.1`` and ``nvidia-smi``, which list the same devices. NVIDIA's backend recognises
+them and leaves these devices out.
 
-Compared with the library that the vendor publishes (its functions, and what it answers without a device); the fields are those of the
-manual of SAIL 2.1. Never yet read on a real device.
+Compared with the library that the vendor publishes: its functions, and its answers without a device. The fields of ``ppu-smi`` are those of
+the manual of SAIL 2.1. Never tested on a real device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accelmetrics.backends.kit import MEMORY, POWER_SHARE, Command, Field, Polle
 from accelmetrics.backends.nvidia.clones import clone
 
 SDK = "/usr/local/PPU_SDK"
-# By metric: the field under each name that releases have for it, and the unit where none is printed.
+# For each metric the names of its field in different releases, and its unit if none is printed.
 QUERIED = {
     "gpu": (("utilization.ppu", "utilization.gpu"), "%"),
     "memory": (("utilization.memory",), "%"),
@@ -41,6 +41,7 @@ def _asked() -> Iterator[str]:
         yield from places
 
 
+# The tool's libraries are in the SDK's folder.
 COMMAND = Command(
     "ppu-smi",
     directories=("/usr/local/bin", f"{SDK}/bin"),
@@ -66,7 +67,7 @@ backend = clone(
         *(("NvLink", "IcnLink"), ("NVLINK", "ICNLINK"), ("NVLink", "ICN link"), ("Cuda", "Hggc")),
     ),
     gives=(
-        # Its binding has no field behind 196 that NVML has, and the library none of these calls.
+        # Left out ("-"): the vendor's binding has no NVML field after 196, and the library none of these calls.
         *("-tempMargin", "-*Sram*", "-sramThresholdExceeded", "-recoveryAction", "-pcie*BytesTotal", "-fabric*", "-moduleEnergyJoules"),
         *("-nvlinkFec*", "-nvlink*Ratio", "-nvlinkRecoverySuccesses", "-nvlinkRecoveryFailures"),
         *(f"-nvlink{kind}Errors" for kind in ("Malformed", "Overrun", "Receive", "Remote", "Header", "Integrity", "Discard")),

@@ -1,10 +1,10 @@
 """Broadcom V3D, the GPU of the Raspberry Pi 4 and 5, through the files of its kernel driver, which any user may read.
 
-``gpu_stats`` (Linux 6.8) counts how long each of its queues worked; the GPU is as busy as the busiest of them. The temperature is that of
-the chip, which has one sensor. The memory is the host's: root alone is told what programs hold of it. There are no power and no clock: the
-firmware knows both, and tells them to its own tool (``vcgencmd``) alone.
+``gpu_stats`` (Linux 6.8) counts the working time of each queue; the utilisation of the GPU is that of its busiest queue. The temperature is
+that of the chip, which has one sensor. The memory is the host's, and only root can read how much of it processes hold. Power and clock are
+missing: the firmware knows them, but reports them only to its own tool (``vcgencmd``).
 
-The layout is that of the driver's source (Linux 6.8 to 6.12). Never yet read on a real board.
+The layout is that of the driver's source (Linux 6.8 to 6.12). Never tested on a real board.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from accelmetrics.backends.kit import Derived, DrmKeys, Field, PolledBackend, Ra
 from accelmetrics.backends.kit.sysfs import OnChip
 
 QUEUES = ("bin", "render", "tfu", "csd", "cache_clean")
-"""All that run on the GPU; jobs of the queue ``cpu`` do not."""
+"""Queues that run on the GPU. Jobs of the queue ``cpu`` do not."""
 KEYS = DrmKeys({"graphics": ("bin", "render", "tfu"), "compute": ("csd",)}, (("memory",),), wakes=False)
 
 
 class Queues(OnChip):
-    """The files of the GPU, and for how many nanoseconds each queue worked."""
+    """Files of the GPU, extended by the working time of each queue in nanoseconds."""
 
     def get(self, place: str) -> object:
-        """Return what stands at a place, of a queue its nanoseconds; None where there is nothing."""
+        """Return the value at a place, the nanoseconds for a queue; None if there is nothing."""
         if place not in QUEUES:
             return super().get(place)
         said = super().get("device/gpu_stats")

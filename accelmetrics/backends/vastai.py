@@ -1,7 +1,7 @@
 """Vastai cards, through ``vasmi``. Experimental.
 
-Of its documents the frame is known, and from one program the names of the memory that a card has, of its power and of its power limit.
-Under which names utilisation, temperature and memory in use are printed is not known: they are not read.
+The general form of its documents is known. One published program shows the names of a card's total memory, power and power limit. The names
+of utilisation, temperature and memory in use are unknown, so they are not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMAT = "--display-format=json"
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Yield the elements of one document."""
+    """Yield the elements of a document."""
     document = json_document(printed)
     listed = document.get("elem") if isinstance(document, Mapping) else None
     if not isinstance(listed, list):

@@ -1,10 +1,10 @@
 """AMD's XDNA NPU (Ryzen AI), through the files of its kernel driver.
 
-What programs use is counted by program: root alone sees all of them, and so the NPU's use and memory; others see their own processes. The
-driver of Linux up to 7.2 counts no time, that of AMD's own package does, under another name than AMD's development tree. Power,
-temperature and clock are told to programs that open the device, not in files.
+The driver counts per process. Only root can read the counters of all processes, and so the NPU's utilisation and memory; other users see
+their own processes. Power, temperature and clock are available only to programs that open the device, not in files.
 
-Names are those of the three drivers' sources. Never yet read on a real NPU, and users report wrong times (amd/xdna-driver#324).
+Names are those of the sources of three drivers: Linux's, AMD's package's and AMD's development tree's. Never tested on a real NPU, and
+users report wrong times (amd/xdna-driver#324).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from accelmetrics.backends.kit import DrmKeys, Field, PolledBackend, directories
 from accelmetrics.backends.kit.sysfs import OnChip
 
+# AMD's package and AMD's development tree use different names. Linux's driver (up to 7.2) counts no time.
 ENGINES = ("npu-amdxdna", "amdxdna_accel_driver")
 KEYS = DrmKeys({"compute": ENGINES, "busy": ENGINES}, (("memory",),), wakes=False)
 

@@ -1,14 +1,13 @@
-"""Apple silicon: the GPU of the chip, and what else of the chip the host backend does not give.
+"""Apple silicon: the GPU, and metrics of the chip that the host backend does not give on macOS.
 
-macOS gives no program power by itself, so there are several sources, merged metric by metric, the best first:
-``macmon`` (a program that users install; everything but the GPU's memory), ``ioreg`` (always there, needs no rights; utilisation and
-memory) and, where there is no macmon, ``powermetrics`` (for root alone; power and clocks): see
-:mod:`~accelmetrics.backends.apple.sources`.
+macOS has no single source of power for all users, so several sources are merged metric by metric, best first: ``macmon`` (a tool that users
+install; everything except the GPU's memory), ``ioreg`` (always installed, needs no rights; utilisation and memory) and, without macmon,
+``powermetrics`` (root only; power and clocks). See :mod:`~accelmetrics.backends.apple.sources`.
 
-``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names too, which answers on Linux only: on a Mac the values are
-this backend's, and where one source has a value the other's reason gives way.
+The host backend gives ``cpu.avg_temp`` and ``cpu.powerWatts`` too, but only on Linux. On a Mac they come from this backend, and its values
+replace the host's reasons.
 
-Read on stand-ins for these commands only, never yet on a real Mac.
+Tested with stand-ins for these commands only, never on a real Mac.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.metric import Metric
 
 DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin", os.path.expanduser("~/.cargo/bin"))  # noqa: PTH111 - never raises
-"""Where package managers put what users install."""
+"""Directories where package managers install commands."""
 INSTALL_MACMON = "for power, temperature and clocks without root: brew install macmon"
 
 
 class AppleBackend:
-    """The GPU of Apple's chips, and the chip around it. Nothing else of it is loaded on other machines."""
+    """The GPU of an Apple chip, and the chip around it. Detection loads nothing else on other machines."""
 
     name = "apple"
     kind: ClassVar[DeviceKind | None] = "gpu"
-    interval = 1.0  # as macmon prints
+    interval = 1.0  # the interval at which macmon prints
 
     def detect(self) -> Detection:
-        """Look at what the kernel is, and whether macmon is there. Nothing is started."""
+        """Look at the kernel's name, and whether macmon is installed. Starts nothing."""
         if not hasattr(os, "uname"):
             return Detection(False, "this system: not macOS on Apple silicon")
         kernel = os.uname()
         if kernel.sysname != "Darwin":
             return Detection(False, f"{kernel.sysname} {kernel.machine}: not macOS on Apple silicon")
-        # A program that is translated (Rosetta) is told of an Intel processor.
+        # A program that Rosetta translates sees an Intel processor in `machine`.
         if kernel.machine != "arm64" and "ARM64" not in kernel.version:
             return Detection(False, "a Mac with an Intel processor: only Apple silicon is read")
         from accelmetrics.backends.kit.commands import find

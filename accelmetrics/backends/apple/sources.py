@@ -1,18 +1,19 @@
-"""What macmon and macOS itself tell of the GPU and the chip, and all sources together.
+"""Sources on Apple silicon: macmon, ioreg, powermetrics and system_profiler, and the backend that combines them.
 
-``macmon pipe``: power, utilisation, clocks and temperatures, without any rights, as one JSON object a line.
+``macmon pipe`` prints power, utilisation, clocks and temperatures as one JSON object per line, without any rights. Up to 0.7, ``gpu_usage``
+is the clock in MHz and the *scaled* ratio (active time, weighted by the clock), and there is nothing else. 0.8.0 has named fields instead,
+also for the *active* ratio; 0.8.1 prints both. Ratios go from 0 to 1. macmon prints 0 for a value that it cannot read: a temperature
+without sensors, a clock without its table, the power of a part without a counter.
 
-Up to 0.7, ``gpu_usage`` is a clock in MHz and the *scaled* ratio (time active, weighted by the clock), and that is all there is. 0.8.0
-has named fields instead, among them the *active* ratio; 0.8.1 prints both. Ratios go from 0 to 1. A 0 is printed for what could not be
-read: a temperature without sensors, a clock without its table, the power of a part whose counter is not there.
+PyPI has another program named macmon, a dashboard that starts a web server. So a command with this name is asked for its version first, and
+its first line must have macmon's form. Otherwise it is not used as long as the source is open.
 
-Another program of that name is on PyPI: a dashboard that starts a web server. So a command of the name is asked for its version first,
-and its first line must be one of macmon's; if not, it is left alone for as long as the source is open.
+``ioreg`` prints the counters of the GPU's driver, for every user: utilisation in percent, memory in bytes. The GPU has no memory of its
+own; its memory is part of the host's.
 
-``ioreg`` has what the GPU's driver counts, for every user: utilisation in percent, memory in bytes. The GPU has no memory of its own:
-what it uses is part of the host's. ``powermetrics`` has power and clocks, for root alone, over a short interval at each run: its
-property list gives the GPU's clock in MHz under the name ``freq_hz`` and the processor's in Hz; power is in mW, or there are energies
-in mJ over ``elapsed_ns``. Where it has no property list, its text is read, which older releases print.
+``powermetrics`` prints power and clocks, for root only, measured over a short interval at each run. Its property list has the GPU's clock
+in MHz under the name ``freq_hz``, and the processor's clock in Hz. Power is in mW; instead of power there may be energies in mJ over
+``elapsed_ns``. If it prints no property list, its text is parsed, as on older releases.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ _VERSION = re.compile(r"macmon v?\d+\.\d+", re.ASCII)
 
 
 def ratio(printed: object) -> object:
-    """Return a ratio from 0 to 1. As a single-precision number it may come out a hair above that."""
+    """Return a ratio from 0 to 1. Single-precision rounding may bring it slightly above 1."""
     return 1.0 if isinstance(printed, float) and 1 < printed <= 1.001 else printed
 
 
 def clock(printed: object) -> object:
-    """Read the GPU's clock: it has none while it is off."""
+    """Return the GPU's clock, or a reason while the GPU is off."""
     return OFF if printed == 0 else printed
 
 
@@ -86,7 +87,7 @@ MACMON_CHIP = (
     Field("cpu.pcpu_freq", ("pcpu_freq_mhz", "pcpu_usage.0"), "MHz", zero_is_missing=True),
     Field("_ecpu", ("ecpu_scaled_ratio", "ecpu_usage.1"), "ratio", ratio),
     Field("_pcpu", ("pcpu_scaled_ratio", "pcpu_usage.1"), "ratio", ratio),
-    # Without the table of clocks the ratio, which is weighted by them, is 0 too.
+    # The ratio is weighted by the clock. So if the table of clocks is missing, it is 0 too, and the clock decides.
     Derived("cpu.ecpu_percent", ("cpu.ecpu_freq", "_ecpu"), lambda _, used: 100 * used, 'macmon "ecpu_scaled_ratio"'),
     Derived("cpu.pcpu_percent", ("cpu.pcpu_freq", "_pcpu"), lambda _, used: 100 * used, 'macmon "pcpu_scaled_ratio"'),
     Field("cpu.avg_temp", "temp.cpu_temp_avg", "C", zero_is_missing=True),
@@ -94,7 +95,7 @@ MACMON_CHIP = (
     Field("soc.powerWatts", "all_power", "W", zero_is_missing=True),
     Field("memory.powerWatts", "ram_power", "W", zero_is_missing=True),
     Field("system.powerWatts", "sys_power", "W", zero_is_missing=True),
-    Field("ane.power", "ane_power", "W"),  # the Neural Engine is switched off while it is not used: 0 W is what it draws
+    Field("ane.power", "ane_power", "W"),  # the Neural Engine is switched off when idle: then 0 W is a real value
     Field("memory.used", "memory.ram_usage", "B"),
     Field("_ram", "memory.ram_total", "B"),
     share("memory.used_percent", "memory.used", "_ram")._replace(words="macmon memory.ram_usage / memory.ram_total"),
@@ -106,7 +107,7 @@ def parse_macmon(text: str) -> Iterator[DeviceSample]:
     """Yield the GPU and the machine of one line.
 
     Raises:
-        SourceError: It is no line of macmon's.
+        SourceError: The line is not macmon's.
     """
     try:
         line = json.loads(text)
@@ -117,16 +118,17 @@ def parse_macmon(text: str) -> Iterator[DeviceSample]:
     memory = line.get("memory")
     if isinstance(memory, dict) and memory.get("swap_total") == 0:
         memory["swap_usage"] = NO_SWAP
+    # Both samples share the record: each has its own fields.
     record = flat(line)
     yield DeviceSample(record)
     yield DeviceSample(record, machine=True)
 
 
 class MacmonPoll:
-    """The latest line, once the command has shown that it is macmon.
+    """Poll of the latest line, which checks that the command is macmon.
 
     Args:
-        lines: What it prints, or what speaks against it.
+        lines: The poll of its lines, or the reason why the command is not used.
     """
 
     reopens = True
@@ -142,7 +144,8 @@ class MacmonPoll:
         try:
             found = lines()
         except SourceError as error:
-            # One that ends may do better when it is started again; one that goes on, and is not macmon, is not started time and again.
+            # A command that ended by itself may work when it is started again. A command that keeps running and is not macmon is
+            # ended, and never started again.
             killed = lines.process.ends and error.reason != Reason.DRIVER_ERROR
             if not self._trusted and (killed or error.message == STRANGE):
                 self._lines = error.unavailable
@@ -158,13 +161,13 @@ class MacmonPoll:
 
 
 def connect_macmon(interval: float) -> MacmonPoll:
-    """Start macmon, if it is there and says that it is macmon.
+    """Start macmon if it is installed and its version shows that it is macmon.
 
     Args:
         interval: Seconds between two lines.
 
     Raises:
-        SourceError: It is not installed, or may not be executed.
+        SourceError: It is not installed, or this user may not execute it.
     """
     pipe = Command("macmon", ("pipe", "-s", "0", "-i", str(round(1000 * interval))), directories=DIRECTORIES)
     try:
@@ -177,6 +180,7 @@ def connect_macmon(interval: float) -> MacmonPoll:
     except SourceError as error:
         if error.reason != Reason.TIMED_OUT:
             raise
+        # A command that does not answer is not run again: it may be the dashboard of the same name.
         return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, why + "it does not answer --version"))
     if not _VERSION.match(said):
         return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, f"{why}its --version prints {said[:60]!r}"))
@@ -193,18 +197,18 @@ IOREG_FIELDS = (
 
 
 def parse_ioreg(text: str) -> list[DeviceSample]:
-    """Parse the first accelerator with statistics; of the machine nothing, but that it is there.
+    """Return the first accelerator with statistics, and an empty sample of the machine.
 
     Raises:
-        SourceError: The text is no list of accelerators, or none has statistics.
+        SourceError: The text is no list of accelerators, or no accelerator has statistics.
     """
-    plist = guarded(plistlib.loads, text.encode())  # the parser throws whatever comes to pass in it
+    plist = guarded(plistlib.loads, text.encode())  # the parser may raise any exception
     if plist.failure is not None or not isinstance(plist.value, list):
         raise SourceError(Reason.PARSE_ERROR, f"ioreg printed no property list: {quoted(text)}")
     for entry in plist.value:
         statistics = entry.get("PerformanceStatistics") if isinstance(entry, Mapping) else None
         if isinstance(statistics, Mapping):
-            model = entry.get("model")  # of some releases bytes that end in a zero
+            model = entry.get("model")  # on some releases bytes that end in a zero byte
             name = model.decode("utf-8", "replace").rstrip("\0") if isinstance(model, bytes) else model
             return [DeviceSample({**statistics, "name": name, "cores": entry.get("gpu-core-count")}), DeviceSample({}, machine=True)]
     raise SourceError(Reason.NOT_SUPPORTED, "ioreg lists no GPU with statistics")
@@ -213,7 +217,7 @@ def parse_ioreg(text: str) -> list[DeviceSample]:
 # powermetrics
 
 SAMPLE = ("-n", "1", "-i", "200", "--samplers", "cpu_power,gpu_power")
-"""One sample, over 200 ms."""
+"""Arguments for one sample over 200 ms."""
 POWERMETRICS = (
     Command("powermetrics", (*SAMPLE, "-f", "plist"), directories=SYSTEM, timeout=2.0),
     Command("powermetrics", SAMPLE, directories=SYSTEM, timeout=2.0),
@@ -232,7 +236,7 @@ CHIP_POWER = (
 )
 _POWERS = ("gpu", "cpu", "ane", "combined")
 _HERTZ = 1e5
-"""No clock is this many MHz: from here on it is Hz."""
+"""Numbers from here on are Hz, since no clock is so many MHz."""
 _NUMBER = r"\s*(\d*\.?\d+)\s*"
 _LINES = {
     "active": rf"^GPU (?:HW )?active residency:{_NUMBER}%",
@@ -246,7 +250,7 @@ _LINES = {
 
 
 def connect_powermetrics() -> PollOnce:
-    """Ask as root, for the property list and where that is refused for the text.
+    """Return a poll that runs powermetrics for a property list and, if that fails, for text.
 
     Raises:
         SourceError: This user is not root.
@@ -267,10 +271,10 @@ def connect_powermetrics() -> PollOnce:
 
 
 def parse_powermetrics(text: str) -> list[DeviceSample]:
-    """Parse the GPU and the machine of one sample, in either form.
+    """Return the GPU and the machine of one sample, in either form.
 
     Raises:
-        SourceError: It is neither.
+        SourceError: The sample has neither form.
     """
     plist = guarded(plistlib.loads, text.strip("\0 \n").encode())
     record = _of_plist(plist.value) if isinstance(plist.value, Mapping) else _of_text(text)
@@ -321,17 +325,17 @@ def _megahertz(printed: object) -> object:
 
 
 def _mean(clocks: Iterable[object]) -> float | None:
-    """Return the mean of those that are numbers."""
+    """Return the mean of the numbers among the clocks; None without any."""
     known = [value for value in map(number, clocks) if not isinstance(value, Unavailable)]
     return sum(known) / len(known) if known else None
 
 
 # What does not change
 
-PROFILER = Command("system_profiler", ("SPDisplaysDataType", "-json"), directories=SYSTEM, timeout=4.0)  # takes a second or so
+PROFILER = Command("system_profiler", ("SPDisplaysDataType", "-json"), directories=SYSTEM, timeout=4.0)  # takes about a second
 SYSCTL = Command("sysctl", ("-n", "hw.memsize"), directories=SYSTEM, timeout=1.0)
 ONCE = 3600.0
-"""Seconds between two polls that find what they found before."""
+"""Seconds between two polls of values that do not change."""
 NO_LIMIT = Unavailable(Reason.NOT_SUPPORTED, "no power limit is published for the GPUs of Apple's chips")
 FIXED_FIELDS = (
     Field("memoryTotalBytes", "memory", "B", words="sysctl hw.memsize"),
@@ -342,14 +346,14 @@ IDENTITY = {"name": ("name", "family"), "cores": "cores", "unified": "unified"}
 
 
 def connect_fixed() -> PollOnce:
-    """Ask once for the GPU's name and cores, and for the memory of the machine."""
+    """Read the GPU's name and cores and the machine's memory once, and return a poll of them."""
     fixed = {"limit": NO_LIMIT, "family": "Apple GPU", "unified": True, "memory": _printed(SYSCTL)}
     fixed |= parse_profile(_printed(PROFILER))
     return lambda: [DeviceSample(fixed)]
 
 
 def _printed(command: Command) -> str | Unavailable:
-    """Return what a command prints, or why it prints nothing."""
+    """Return the output of a command, or why there is none."""
     try:
         completed = command.run()
     except SourceError as error:
@@ -358,7 +362,7 @@ def _printed(command: Command) -> str | Unavailable:
 
 
 def parse_profile(printed: str | Unavailable) -> dict[str, object]:
-    """Name and number of cores of the first of Apple's GPUs; nothing where it is not told."""
+    """Return the name and the number of cores of the first Apple GPU; empty if they are missing."""
     document = None if isinstance(printed, Unavailable) else next(json_documents(printed), None)
     cards = document.get("SPDisplaysDataType") if isinstance(document, Mapping) else None
     for card in cards if isinstance(cards, list) else ():
@@ -368,7 +372,7 @@ def parse_profile(printed: str | Unavailable) -> dict[str, object]:
 
 
 def polled(interval: float, clock: Clock) -> PolledBackend:
-    """Make one backend of all sources: what several have is the first's."""
+    """Return one backend of all sources. If several sources have a metric, the first one gives it."""
     return PolledBackend(
         "apple",
         kind="gpu",

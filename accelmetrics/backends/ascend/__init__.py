@@ -1,4 +1,4 @@
-"""Huawei Ascend NPUs, through the driver's library (``libdcmi.so``), or ``npu-smi`` where it is missing or refuses."""
+"""Huawei Ascend NPUs, through the driver's library (``libdcmi.so``), or ``npu-smi`` if the library is missing or refuses."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Ascend NPUs through ``libdcmi.so``, the library of their driver.
 
-It has two sets of functions: ``dcmi_…`` by card and chip, and ``dcmiv2_…`` by the number of a chip for the 950, which refuses the first.
-Chips have their logical number, by which programs know them, and are recognised by the id of their die. The power of a card with two dies
-(A3) is answered for each of them, and is theirs together. The utilisation of a chip that is divided (vNPU) is marked by 512 and not given.
+The library has two sets of functions: ``dcmi_…`` take a card and a chip, ``dcmiv2_…`` the number of a chip. The 950 has only the second
+set. A chip has the logical number that programs use, and is recognised by the id of its die. A card with two dies (A3) reports its total
+power for each die. For a chip that is divided (vNPU) the driver reports a utilisation of 512, which is not given.
 
-Functions, structs, units and errors are those of the vendor's header and manuals of 2026. Never yet met on a real NPU.
+Functions, structs, units and errors are those of the vendor's header and manuals of 2026. Never tested on a real NPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRIVER = "/usr/local/Ascend/driver/lib64"
 LIBRARIES = ("libdcmi.so", f"{DRIVER}/driver/libdcmi.so", f"{DRIVER}/libdcmi.so", "/usr/local/dcmi/libdcmi.so")
 BY_CARD, BY_NUMBER = "dcmi", "dcmiv2"
 LACKING, NOT_SUPPORTED = -1, -8255
-"""Our own code for a function that the library lacks; and the library's."""
+"""Our own code for a function that the library does not have, and the library's code for "not supported"."""
 ERRORS = {
     LACKING: (Reason.NOT_SUPPORTED, "this library has no such function"),
     -8002: (Reason.NO_PERMISSION, "this user may not"),
@@ -37,12 +37,12 @@ ERRORS = {
     NOT_SUPPORTED: (Reason.NOT_SUPPORTED, "not supported"),
 }
 HBM, DDR = 2, 0
-"""Which memory errors are asked for."""
+"""Kinds of memory for ``ecc_info``."""
 NPU, CARDS, CHIPS, PROCESSES, ROOM = 0, 64, 16, 64, 4096
-"""The type of a chip that computes; the most that are listed; bytes of a buffer, many times the largest struct."""
+"""Type of a chip that computes; most cards, chips and processes; bytes of a buffer, many times the largest struct."""
 PROCESS = struct.Struct("@iL")
 ECC_OFF = Unavailable(Reason.NOT_SUPPORTED, "ECC is switched off")
-# The position of a number in its struct stands behind the function.
+# A place is a function and the position of the number in the function's struct.
 FIELDS = (
     Field("utilization", "utilization_rate", "%", words="dcmi_get_device_utilization_rate(), AI Core; of the 950 the NPU"),
     Field("temp", "temperature.0", "C"),
@@ -60,18 +60,22 @@ FIELDS = (
     Field("uncorrectedMemoryErrors", "ecc_info.2", "1"),
     Field("correctedMemoryErrorsAggregate", "ecc_info.3", "1"),
     Field("uncorrectedMemoryErrorsAggregate", "ecc_info.4", "1"),
-    Field("retiredPagesDoubleBit", "ecc_info.6", "1"),  # those of single bits (5) are reserved, and 0
+    Field("retiredPagesDoubleBit", "ecc_info.6", "1"),  # position 5, for single-bit errors, is reserved and always 0
 )
 
 
 def why(function: str, code: int) -> Unavailable:
-    """Return what an error of a function means."""
+    """Return the reason for an error code of a function."""
     reason, words = ERRORS.get(code, (Reason.DRIVER_ERROR, f"error {code}"))
     return Unavailable(reason, f"{function}: {words}")
 
 
 def connect() -> PollOnce:
-    """Load the library and initialise the set of functions that this machine's chips have."""
+    """Load the library and initialise the set of functions that works on this machine.
+
+    Raises:
+        SourceError: The library is missing, or cannot open the driver.
+    """
     library: Any = load_first("libdcmi.so", LIBRARIES, INSTALL)
     codes = []
     for prefix in (BY_CARD, BY_NUMBER):
@@ -79,6 +83,7 @@ def connect() -> PollOnce:
         codes.append(LACKING if init is None else init())
         if codes[-1] == 0:
             return partial(poll, library, prefix)
+    # The most informative of the two codes: the set that the chips do not support says only that.
     code = next((each for each in codes if each not in (LACKING, NOT_SUPPORTED)), codes[0])
     if not may_open():
         raise SourceError(Reason.NO_PERMISSION, f"this user may not open {MANAGER}: dcmi_init: error {code}", advice=JOIN)
@@ -86,10 +91,10 @@ def connect() -> PollOnce:
 
 
 def poll(library: Any, prefix: str) -> Iterator[DeviceSample]:
-    """Ask the library for every chip. One that it does not tell of costs no other.
+    """Yield a sample for each chip. A chip that cannot be read does not affect the others.
 
     Raises:
-        SourceError: After the chips, why some may be missing.
+        SourceError: After all chips, why some may be missing.
     """
     failures: list[Unavailable] = []
     driver = ctypes.create_string_buffer(ROOM)
@@ -103,7 +108,7 @@ def poll(library: Any, prefix: str) -> Iterator[DeviceSample]:
 
 
 def _by_card(library: Any, failures: list[Unavailable]) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """List the chips that compute by card and chip, each with its logical number; why some are missing goes to the failures."""
+    """Yield the computing chips as (card, chip), each with its logical number. Failures are added to ``failures``."""
     count, cards = ctypes.c_int(), (ctypes.c_int * CARDS)()
     if code := library.dcmi_get_card_list(ctypes.byref(count), cards, CARDS):
         raise SourceError(*why("dcmi_get_card_list", code))
@@ -121,7 +126,7 @@ def _by_card(library: Any, failures: list[Unavailable]) -> Iterator[tuple[tuple[
 
 
 def _by_number(library: Any, _: list[Unavailable]) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """List the chips of the 950 by number."""
+    """Yield the chips of the 950 by number."""
     count, chips = ctypes.c_int(), (ctypes.c_int * CARDS)()
     if code := library.dcmiv2_get_device_list(chips, ctypes.byref(count), CARDS):
         raise SourceError(*why("dcmiv2_get_device_list", code))
@@ -130,7 +135,7 @@ def _by_number(library: Any, _: list[Unavailable]) -> Iterator[tuple[tuple[int, 
 
 
 def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
-    """Return what the library says of one chip: by function the numbers of its struct, or in the place of each why there are none."""
+    """Return the library's values of a chip: for each function the numbers of its struct, or the reason in place of each number."""
 
     def ask(name: str, layout: str, *more: int) -> list[Any]:
         buffer, full = ctypes.create_string_buffer(ROOM), f"{prefix}_get_device_{name}"
@@ -141,6 +146,7 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
 
     is_newer = prefix == BY_NUMBER
     hbm = ask("hbm_info", "@QI4xQiI")
+    # A chip without HBM (310P) reports an error or a size of 0 here. Its memory is DDR, which another function reports.
     has_hbm = isinstance(hbm[0], int) and hbm[0] > 0
     size, available = (hbm[0], 0) if has_hbm else ask("memory_info_v3", "@QQ")
     ecc = ask("ecc_info", "@i6I", HBM if has_hbm else DDR)
@@ -165,7 +171,7 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _processes(library: Any, prefix: str, ids: tuple[int, ...]) -> Processes:
-    """List the programs of a chip, of which the library tells at most 32, with the memory that each holds there."""
+    """Return the processes of a chip with their memory on it. The library lists at most 32."""
     name = f"{prefix}_get_device_{'resource_info' if prefix == BY_CARD else 'proc_mem_info'}"
     buffer, count = ctypes.create_string_buffer(PROCESS.size * PROCESSES), ctypes.c_int()
     function = getattr(library, name, None)

@@ -1,13 +1,13 @@
-"""Ascend NPUs through ``npu-smi``, which comes with the driver.
+"""Ascend NPUs through ``npu-smi``, the tool of the driver.
 
-``npu-smi info`` lists every chip with its programs (at most eight a chip). Its tables differ by chip: one NPU of one chip (910B), two dies
-of which the first has the power of both (A3), chips of a card that share an address (310P), a cell for each heading (950). Chips have the
-number that programs know them by where one is printed (Device, Phy-ID), else their NPU's. ``npu-smi info -t`` tells clocks, the memory's
-bandwidth, temperature and errors, card by card and every 30 s, since each run asks the firmware anew.
+``npu-smi info`` lists every chip and its processes (at most eight per chip). Its tables differ between chips: one NPU with one chip (910B);
+two dies, where the first reports the power of both (A3); chips of a card that share a PCI address (310P); one cell per heading (950). A
+chip has the number that programs use if the tool prints one (Device, Phy-ID), else the number of its NPU. ``npu-smi info -t`` prints
+clocks, memory bandwidth, temperature and errors of one card. It runs every 30 s, since each run asks the firmware again.
 
-What is printed and is no measurement: the power of a 310, which is the rated one; isolated pages of single-bit errors, always 0. Where a
-chip is divided (vNPU), the tool prints 0 for its utilisation. Formats are those of the vendor's manuals and of published outputs of
-releases 23 to 26. Never yet read on a real NPU.
+Some printed numbers are no measurements and are not given: the power of a 310, which is its rated power, and isolated pages of single-bit
+errors, always 0. For a divided chip (vNPU) the tool prints a utilisation of 0. Formats are those of the vendor's manuals and of published
+outputs of releases 23 to 26. Never tested on a real NPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 MOST_WATTS = 3000
-"""What is more is no power of an NPU: sensors that are not there answer 3276.5 and more."""
+"""Highest power that is believed. Missing sensors report 3276.5 W and more."""
 MANAGER = "/dev/davinci_manager"
 INSTALL = "install Ascend's driver, which has libdcmi.so and npu-smi"
 REFUSED = "dcmi module initialize failed"
@@ -59,7 +59,7 @@ COMMAND = Command(
     directories=("/usr/local/bin", "/usr/local/sbin"),
     install=INSTALL,
     says=(CLOSED, Says("not support", Reason.NOT_SUPPORTED, "npu-smi does not tell it of this chip")),
-    timeout=10.0,  # it starts the driver's library anew each time, and takes seconds
+    timeout=10.0,  # each run loads the driver's library again, which takes seconds
 )
 FIELDS = (
     Field("utilization", ("AICore", "NPUUtil"), "%"),
@@ -79,16 +79,16 @@ DETAILS = {
     "memory": ("HBM Temperature", "HBM Clock Speed"),
     "ecc": tuple(f"{memory} {each}" for memory in ("HBM", "DDR") for each in (*ERRORS, ISOLATED, NEXT)),
 }
-"""By what ``npu-smi info -t`` is asked for, what is read of its answer."""
+"""Values that are read of each kind of ``npu-smi info -t``."""
 
 
 def may_open() -> bool:
-    """Return whether this user may open the driver's node, or it is not there."""
+    """Return whether this user may open the driver's node; True if the node does not exist."""
     return not exists(MANAGER) or os.access(sysroot() + MANAGER, os.R_OK | os.W_OK)
 
 
 def of_memory(name: str) -> tuple[str, str]:
-    """Return where a count stands: for chips with HBM, and for those without."""
+    """Return the two places of a counter: for chips with HBM, and for chips without."""
     return f"HBM {name}", f"DDR {name}"
 
 
@@ -110,25 +110,30 @@ _CHIP = r"\s*Chip (?:ID|Name)\s*:\s*(?P<chip>\S+)"
 
 
 def chips(printed: str) -> dict[str, dict[str, Any]]:
-    """Parse what ``npu-smi info -t`` prints of a card: by chip, its values with their units.
+    """Return the values of each chip of a card from the output of ``npu-smi info -t``, with their units.
 
-    The line with the chip's id begins its values or ends them, as the question has it. Where there is one chip alone, it may have none.
-    The card's controller (MCU) is none.
+    The card's controller (MCU) is left out.
     """
     header = _HEADER.match(printed)
     rest = printed[header.end() if header else 0 :]
+    # Depending on the question, the line with the chip's id is the first or the last of its block. A card with a single
+    # chip may have no such line.
     found = sections(rest, begins=_CHIP) if re.match(_CHIP, rest) else sections(rest, ends=_CHIP)
     found = found or [{"chip": "0", **record} for record in sections(f"\n{rest}", begins="$")]
     return {record["chip"]: with_units(record) for record in found if record["chip"].isdecimal()}
 
 
 def programs(printed: str) -> tuple[dict[tuple[str, str], tuple[DeviceProcess, ...]], set[str]]:
-    """Parse the table of processes: by NPU and chip the programs, and of which NPUs it tells them, be it that there are none."""
+    """Parse the table of processes.
+
+    Returns:
+        The processes by NPU and chip, and the NPUs that the table covers, including NPUs without processes.
+    """
     found: dict[tuple[str, str], tuple[DeviceProcess, ...]] = {}
     outside = not DriverNumbers(()).shared
     for row in table(printed, r"\bProcess id\b"):
         npu = row.get("NPU") or row.get("NPU ID", "")
-        # A container is told the machine's number of a process, and since release 26 its own beside it.
+        # In a container the first column has the process id of the host. Since release 26 another column has the container's own.
         here = whole(row.get("Process id in container")) if outside else None
         pid, memory = here or whole(row.get("Process id")), number(row.get("Process memory"), "MB", "By")
         if pid:
@@ -138,19 +143,20 @@ def programs(printed: str) -> tuple[dict[tuple[str, str], tuple[DeviceProcess, .
 
 
 class Chips:
-    """What ``npu-smi`` says of all chips, and which device each chip of a card is."""
+    """Poll of all chips, and the device number of each chip of a card."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], str] = {}
 
     def __call__(self) -> PollOnce:
-        """Find the command."""
+        """Return the poll of ``npu-smi info``."""
         ask = COMMAND.poll(self.parse)()
 
         def poll() -> Iterator[DeviceSample]:
             try:
                 yield from ask()
             except SourceError as error:
+                # The tool prints the same message without rights and without a driver.
                 if REFUSED in error.message and not may_open():
                     raise SourceError(Reason.NO_PERMISSION, f"this user may not open {MANAGER}: {error.message}", advice=JOIN) from error
                 raise
@@ -158,10 +164,10 @@ class Chips:
         return poll
 
     def parse(self, printed: str) -> Iterator[DeviceSample]:
-        """Parse what ``npu-smi info`` prints."""
+        """Parse the output of ``npu-smi info``."""
         heading = re.search(r"(?m)^.*\bProcess id\b.*$", printed)
         listed, processes = (printed, "") if heading is None else (printed[: heading.start()], printed[heading.start() :])
-        listed = listed.replace("NPU Util(%)", "NPUUtil(%) ")  # which has one space between it and the next heading
+        listed = listed.replace("NPU Util(%)", "NPUUtil(%) ")  # one space before the next heading; `table` needs two
         driver = first_match(printed, r"\bVersion: *(\S+)")
         found: list[dict[str, Any]] = []
         cut: SourceError | None = None
@@ -177,15 +183,17 @@ class Chips:
             row["number"] = row.get("Device") or row.get("Phy-ID") or ("" if several else row["npu"])
             if row.get("Name") == "310":
                 row["Power"] = RATED
+            # Chips without HBM print 0 / 0 for it; their memory is DDR.
             memory = "Memory-Usage" if row.get("HBM-Usage.1", "0 MB") == "0 MB" else "HBM-Usage"
             row["memory"] = [row.get(f"{memory}.{side}") for side in range(2)]
             self._numbers[row["npu"], row["chip"]] = row["number"]
             yield DeviceSample(row, users.get((row["npu"], row["chip"]), () if row["npu"] in told else None))
+        # Raised after all complete rows, so that a table that is cut off still gives its complete devices.
         if cut is not None:
             raise cut
 
     def details(self) -> PollOnce:
-        """Find the command for what it tells card by card."""
+        """Return the poll of ``npu-smi info -t``, which runs for each card."""
         ask = each_device(COMMAND, self._questions, ("-t", "{what}", "-i", "{npu}"), self._answers)()
 
         def poll() -> Iterable[DeviceSample]:
@@ -207,7 +215,8 @@ class Chips:
         for chip, record in chips(printed).items():
             device = self._numbers.get((npu, chip))
             if device:
-                # HBM that is not there is counted too; and the one clock of older releases may be that of now or the rated one.
+                # A chip without HBM has error counters of HBM too. Older releases print a single clock, which may be the current
+                # or the rated one.
                 left_out = [place for place in record if place.startswith("HBM") and record.get("HBM Capacity") == "0 MB"]
                 left_out += ["Aicore Freq"] if "Aicore curFreq" not in record else []
                 yield {**{place: value for place, value in record.items() if place not in left_out}, "number": device}
