@@ -1,10 +1,10 @@
-"""Processes of one machine that share one reading: one of them reads for all, and the next takes over when it ends.
+"""Readings shared by the processes of a job on one machine: one process reads for all, and another takes over when it ends.
 
-The process that a lock elects writes rows into a file (``election.py``, ``shared_ring.py``); the others look there when somebody looks
-at them. A daemon's file comes first where there is one (``accelmetrics serve --share``).
+The process elected by a lock writes rows into a file (``election.py``, ``shared_ring.py``). The others read that file when somebody
+asks them for a reading. A daemon's file (``accelmetrics serve --share``) is preferred if there is one.
 
-Where sharing is not possible (there is no job to share with, the directory is not safe, the other process does not answer and nobody can
-stand in for it) a process reads for itself, says why once, and tries again later.
+A process reads for itself if sharing is impossible: there is no job to share with, the directory is unsafe, or the reading process
+does not answer and no other can replace it. It reports the reason once, and tries to share again later.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
 DAEMON = "/run/accelmetrics"
-"""Where the daemon of a machine writes; only root can make that directory."""
+"""The directory that a machine's daemon writes to. Only root can create it."""
 SHARE_VARIABLE = "ACCELMETRICS_SHARE_DIRECTORY"
-"""Names the directory of a daemon that writes elsewhere."""
+"""Environment variable with the directory of a daemon that writes elsewhere."""
 DAEMON_FILES = "machine"
-"""What the names of a daemon's files begin with; behind it stands the release, which has a form of its own."""
+"""Prefix of the names of a daemon's files. The rest of the name depends on the release, since each release has its own format."""
 JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "RAY_JOB_ID")
-"""The variables that name a job, the first that is set."""
+"""The variables that identify a job; the first one that is set counts."""
 RETRY = 30.0
-"""Seconds after which a process that reads for itself looks again for others."""
+"""Seconds until a process that reads for itself tries to share again."""
 NO_JOB = "nothing says that this process is one of a job: no SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, MASTER_ADDR with MASTER_PORT"
-"""Why a process reads for itself that no launcher started."""
+"""Why a process that no launcher started reads for itself."""
 FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.01
-"""Seconds between two looks for a row: doubled from the first to the last."""
+"""First and longest pause in seconds between two checks for a row. Each pause is twice the one before."""
 FIRST_ROW = 3.0
-"""Seconds for the first row to come, beyond what opening and reading may take."""
+"""Seconds to wait for the first row, in addition to the time for opening and reading."""
 EVERY = 1.0
-"""Seconds between two looks at what other processes want."""
+"""Seconds between two checks of the other processes' wishes."""
 LAG = 0.002
-"""Seconds by which ticks come later than the rows of the process that reads, so that those need not be waited for."""
+"""Seconds by which ticks follow the rows of the reading process, so that a tick need not wait for its row."""
 EARLY = 0.3
-"""Share of an interval by which a row may come early for a process."""
+"""Share of the interval by which a row may come early and still count as due."""
 _OF_PROCESS = frozenset({"metrics", "gpus", "visible", "pid", "children"})
-"""Options that each process has for itself."""
+"""Options that may differ between processes that share."""
 
 
 def job_key(environment: Mapping[str, str] | None = None) -> str:
-    """Return what the processes of a job have in common; empty where no scheduler or launcher says.
+    """Return a text that identifies the job; empty if no scheduler or launcher names one.
 
     Args:
-        environment: The variables; this process's own when left out.
+        environment: The environment variables; by default those of this process.
     """
     values = os.environ if environment is None else environment
     named = [f"{name}={values[name]}" for name in JOBS if values.get(name, "none") not in ("", "none")]
@@ -79,17 +79,20 @@ def job_key(environment: Mapping[str, str] | None = None) -> str:
 
 
 def daemon_files(directory: str, options: Mapping[str, Any]) -> Path:
-    """Return what the paths of a daemon's files begin with; of one of another release, or with other options, they differ."""
+    """Return the common prefix of the paths of a daemon's files. It differs between releases, and between shared options."""
     return Path(directory) / f"{DAEMON_FILES}-{digest_of(*_shared(options))}"
 
 
 def _shared(options: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what processes must have in common to share a reading, but for the backends."""
+    """Return the values, apart from the backends, that processes must have in common to share a reading."""
     return __version__, tuple(items(options.get("disk_paths", "/")) or ("/",)), options.get("amd_source")
 
 
 def union(selections: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return items that select all that any of the selections does: the same one, or all of theirs without what they exclude."""
+    """Return the items of a selection that covers all of these selections.
+
+    Equal selections are returned as they are. The union of different ones has the items of all, without exclusions.
+    """
     first, *others = dict.fromkeys(selections)
     chosen = [[item for item in items if not item.startswith("-")] or [ALL] for items in (first, *others)]
     every = {item for items in chosen for item in items}
@@ -100,13 +103,13 @@ class Taken(NamedTuple):
     """A reading of a process that shares.
 
     Attributes:
-        snapshot: What this process sees of it.
-        at: When the devices' reading began.
-        tick: Whether it was due here, or asked for.
-        newest: Whether none has come since: its facts of the process itself were read just now.
-        findings: What rules have found, as the process that judges wrote it; None where each judges for itself.
-        whole: All of the reading, where this process reads for the others.
-        seen: Gives what this process sees of findings about the whole reading.
+        snapshot: The reading, as this process sees it.
+        at: When the reading of the devices began.
+        tick: Whether it was due here at the interval; otherwise it was requested.
+        newest: Whether it is the newest reading. Only then it includes the facts of this process itself, read just now.
+        findings: The findings, as written by the process that evaluates rules; None if each process evaluates them itself.
+        whole: The unfiltered reading, if this process reads for the others.
+        seen: Filters findings about the whole reading to those that this process sees.
     """
 
     snapshot: Snapshot
@@ -119,20 +122,20 @@ class Taken(NamedTuple):
 
 
 class NodeReader:
-    """Takes part in the readings of a job's processes, or of a daemon. For one thread, but for ``request``.
+    """Takes part in the shared readings of a job or of a daemon. For one thread, except ``request``.
 
     Args:
-        options: Those of :class:`~accelmetrics.sampling.sampler.Sampler`.
+        options: The options of :class:`~accelmetrics.sampling.sampler.Sampler`.
         interval: Seconds between two readings.
-        channel: What is said beside the readings.
-        labels: Those of the monitor, with the rank of this process among them.
-        demand: Has ``take`` called soon: a reading is asked for, or this process is to read from now on. Called on other threads.
-        hear: Takes a step that another process has logged: the arguments are those of a monitor's own, and that process.
-        daemon: The directory to write into for all of a machine, and the group that may read there; None in the processes of a job.
+        channel: The channel for messages and steps.
+        labels: The monitor's labels, including the rank of this process.
+        demand: Called, on other threads, when ``take`` must be called soon: a reading is requested, or this process is elected.
+        hear: Called with a step that another process logged: the arguments of the monitor's own steps, then the source of the step.
+        daemon: The directory to write to for the whole machine, and the group that may read there; None in the processes of a job.
 
     Attributes:
-        channel: What is said beside the readings.
-        findings: What rules have found, for the others; set by who judges in the process that reads.
+        channel: The channel for messages and steps.
+        findings: The findings to publish. Set by the code that evaluates rules, in the process that reads.
         due: When the next reading is due, on the machine's monotonic clock.
     """
 
@@ -156,26 +159,26 @@ class NodeReader:
         self._tell = WarnOnce("readings are not shared: ")
         self.findings = NO_FINDINGS
         self.due = 0.0
-        self._files = Path()  # what the paths of the shared files begin with
-        # Where it shares: the ring that it follows, the right to read (none where a daemon reads), the other processes of the job. Where it
-        # reads for them: what it writes with. Where it reads, for them or for itself: the sampler.
+        self._files = Path()  # the common prefix of the paths of the shared files
+        # Set while it shares: the ring that it follows, the right to read (None if a daemon reads), and the other processes of the job.
+        # The writer is set while it reads for them, the sampler while it reads, for them or for itself.
         self._ring: SharedRing | None = None
         self._lease: Lease | None = None
         self._ranks: Ranks | None = None
         self._writer: SharedRingWriter | None = None
         self._sampler: Sampler | None = None
-        self._shares = ExitStack()  # all that it gives back when it shares no more
-        self._wanted: tuple[str, ...] = ()  # what the sampler reads
+        self._shares = ExitStack()  # releases everything when it stops sharing
+        self._wanted: tuple[str, ...] = ()  # the metrics that the sampler reads
         self._sees_all = not any(options.get(name) for name in _OF_PROCESS - {"metrics"})
-        self._shown: Header | None = None  # of the last row that was taken, or reading that the view has shown
-        self._turn: Callable[[], object] = demand  # another one each time that it gets in line
+        self._shown: Header | None = None  # the header of the last row taken, or of the last reading shown by the view
+        self._turn: Callable[[], object] = demand  # the candidate of the lease; a new object for each candidacy
         self._stands_in = False
         self._asked: deque[float] = deque(maxlen=1000)
-        self._seen = self._first = 0  # the number of the last row that was taken, and of the first that may be
-        self._last = 0.0  # when the last row that was taken was put together; before the first, when it began to wait for that
+        self._seen = self._first = 0  # the numbers of the last row taken, and of the first row that may be taken
+        self._last = 0.0  # when the last row taken was completed; before the first row, when the wait for it began
         self._next_tick = 0.0
         self._looked_at = self._retry_at = float("-inf")
-        self._pace = interval  # of the process that reads
+        self._pace = interval  # the interval of the process that reads
 
     @property
     def leads(self) -> bool:
@@ -184,19 +187,19 @@ class NodeReader:
 
     @property
     def elected(self) -> bool:
-        """Whether it is this process's turn to read for the others."""
+        """Whether this process holds the right to read for the others."""
         return self._stands_in or (self._lease is not None and self._lease.leader is self._turn)
 
     @property
     def slack(self) -> float:
-        """Seconds after which rows that nobody has looked at are overwritten, with time to spare."""
+        """Seconds until rows may be overwritten, with a safety margin: read the ring at least this often."""
         return SLOTS / 2 * self._pace
 
     def request(self) -> bool:
-        """Have a reading taken soon. From any thread.
+        """Request a reading soon. Safe from any thread.
 
         Returns:
-            Whether ``take`` has to be called for that: where another process reads, it is told here.
+            Whether the caller must call ``take`` for it. If another process reads, it is notified here.
         """
         self._asked.append(time.monotonic())
         if not self.leads and self._lease is not None:
@@ -204,7 +207,7 @@ class NodeReader:
         return self.leads
 
     def peek(self) -> Taken | None:
-        """Return the newest reading of another process, and leave it for ``take``; None where only that tells what is so."""
+        """Return the newest reading of another process, without consuming it; None if only ``take`` can tell."""
         row = None if self._ring is None or self.leads or self.elected else self._ring.newest()
         if row is None or row.number < self._first or time.monotonic() - row.ended > LATE + LATE_INTERVALS * self._pace:
             return None
@@ -214,11 +217,11 @@ class NodeReader:
         """Return the readings since the last call.
 
         Args:
-            asked: Whether one is wanted that begins from now on, and not only what is there.
-            hear: Whether steps of other processes are wanted too.
+            asked: Whether to return a reading that begins after this call, and not only the existing ones.
+            hear: Whether to process the steps of other processes too.
 
         Raises:
-            UnknownNameError: ``gpus`` names a device that is not there.
+            UnknownNameError: ``gpus`` names a device that does not exist.
         """
         if self._is_removed():
             self._leave()
@@ -242,7 +245,7 @@ class NodeReader:
         return [Taken(snapshot, moment_of(snapshot, began, time.monotonic()), self._is_tick(began))]
 
     def close(self) -> None:
-        """Leave: another process takes over where this one has read for others. It may be used again."""
+        """Leave. If this process has read for others, another one takes over. The reader can be used again."""
         self._leave()
         self._close_sampler()
         self._view.close()
@@ -251,7 +254,7 @@ class NodeReader:
     # Readings
 
     def _read_for_all(self, writer: SharedRingWriter, asked: bool) -> list[Taken]:
-        """Take a reading of what all want together, and write it as the next row."""
+        """Take a reading of everything that any process wants, and write it as the next row."""
         if asked or time.monotonic() - self._looked_at >= EVERY:
             self._look_at_others(True)
             self._choose()
@@ -263,14 +266,15 @@ class NodeReader:
         self.due = _next_after(began, self.due, self._pace)
         while not writer.write(snapshot, at, ended, self.findings, self._pace):
             if self._stands_in or self._lease is None or not self._lease.lock.stands:  # another process reads
-                self._look_at_others(True)  # those that it joins tell it what is new from then on
+                self._look_at_others(True)  # before leaving: after joining again, only newer messages are received
                 self._leave()
                 return self.take(asked)
-            writer.take(self._pace, self._timeout)  # from one that stood in while this process was stopped
+            writer.take(self._pace, self._timeout)  # back from a deputy that wrote while this process was stopped
         self._seen, self._last = writer.number, ended
         self._asked.clear()
         head, numbers, statuses = snapshot.header, snapshot.numbers, tuple(snapshot.backends)
-        if self._sees_all and head is self._shown and self._wanted == tuple(self._metrics.items):  # what is read is what this one sees
+        # The usual case of a job with equal options: this process sees exactly the reading, so the view has nothing to filter.
+        if self._sees_all and head is self._shown and self._wanted == tuple(self._metrics.items):
             taken = Taken(snapshot if self._check is None else self._check(snapshot), at, self._is_tick(at))
         else:
             row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
@@ -278,10 +282,10 @@ class NodeReader:
         return [taken._replace(whole=snapshot, findings=None, seen=self._view.findings)]
 
     def _rows(self, ring: SharedRing, asked: bool, hear: bool) -> list[Taken]:
-        """Return the rows since the last call that are due here, and those that were asked for: these are waited for.
+        """Return the rows since the last call that are due or were requested here. Waits for requested ones.
 
         Raises:
-            NotSharedError: No row comes, and this process cannot stand in for the one that should write it.
+            NotSharedError: No row arrives, and this process cannot replace the one that should write it.
         """
         if asked and self._lease is not None:  # a daemon cannot be asked
             self.request()
@@ -303,9 +307,9 @@ class NodeReader:
             time.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
         if late and not self.elected:
-            if self._lease is None:  # the daemon does not write any more: the processes of the job share among themselves
+            if self._lease is None:  # the daemon has stopped writing: the job's processes share among themselves
                 self._leave()
-            elif self._lease.deputize():  # the process that reads was stopped
+            elif self._lease.deputize():  # the lease holder is stopped (SIGSTOP, a debugger)
                 self._stands_in = True
                 self._shares.callback(self._lease.resign)
             elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
@@ -317,7 +321,7 @@ class NodeReader:
         if rows and rows[-1].header is not self._shown:
             self._shown = rows[-1].header
             for source in self._shown.backends if self._options.get("isolation") != "process" else ():
-                if source.status != "absent":  # imported now: half of the gap where this process takes over
+                if source.status != "absent":  # imported in advance: that is half of the gap when this process takes over
                     guarded(lambda name: prepare(load(name)), source.name)
         self.due = self._last + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
         return [self._taken(row, row.at in ticks, row is rows[-1]) for row in rows]
@@ -329,7 +333,7 @@ class NodeReader:
         return len(self._asked) < before
 
     def _is_tick(self, at: float) -> bool:
-        """Whether a reading was due here."""
+        """Return whether a reading was due here at this time, and schedule the next one."""
         tick = at >= self._next_tick - EARLY * self._interval
         if tick:
             self._next_tick = max(self._next_tick + self._interval, at)
@@ -347,7 +351,7 @@ class NodeReader:
     # Who reads
 
     def _is_late(self, ring: SharedRing) -> bool:
-        """Whether the next row should have come, or the first."""
+        """Return whether the next row, or the first one, is overdue."""
         unknown = Writer(interval=self._interval, patience=LATE + LATE_INTERVALS * self._interval)
         writer, newest, now = ring.writer() or unknown, ring.newest(), time.monotonic()
         self._pace = writer.interval or self._pace
@@ -355,10 +359,10 @@ class NodeReader:
         return now >= writer.opening and now - last > writer.patience
 
     def _lead(self) -> None:
-        """Begin to read for the others.
+        """Start reading for the others.
 
         Raises:
-            NotSharedError: The file cannot be made.
+            NotSharedError: The file cannot be created.
         """
         reads = ",".join([one.name for one in select(self._options.get("backends"))])
         writer = SharedRingWriter(with_end(self._files, RING), None if self._daemon is None else self._daemon[1], reads)
@@ -369,25 +373,25 @@ class NodeReader:
         self._look_at_others(True)
         self._choose()
         if self._daemon is None:
-            bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without one, windows end with the next row
+            bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without a bell, windows end with the next row
             self._shares.callback(bell.close if bell is not None else bool)
             guarded(sweep, self._files.parent)
         self.channel.role, self.channel.why = "holder", ""
 
     def _choose(self) -> None:
-        """Read at the pace of the fastest, and all that anybody wants."""
+        """Adopt the shortest interval and the union of the metrics of all processes."""
         wishes = [rank.wishes for rank in self._others()]
         asked = [one["interval"] for one in wishes if isinstance(one.get("interval"), (int, float))]
         self._pace = min((self._interval, *[pace for pace in asked if pace >= SHORTEST_INTERVAL]))
         listed = [tuple(map(str, one["metrics"])) for one in wishes if isinstance(one.get("metrics"), list)]
         wanted = union([tuple(self._metrics.items), *listed])
         if wanted != self._wanted:
-            # A plug-in's metric may not be known here.
+            # The selection fails if it names a metric of a plug-in that this process has not loaded. Then everything is read.
             metrics = guarded(MetricSelection, wanted).value or ALL
             options = {name: value for name, value in self._options.items() if name not in _OF_PROCESS}
             before, self._sampler, self._wanted = self._sampler, Sampler(**options, metrics=metrics), wanted
             if before is not None:
-                self._sampler.sample()  # first: what both read stays open
+                self._sampler.sample()  # before the old sampler is closed: sources of both stay open
                 before.close()
 
     # What the others say
@@ -397,7 +401,7 @@ class NodeReader:
         return [] if self._ranks is None else [rank for path, rank in self._ranks.living.items() if path != own]
 
     def _look_at_others(self, hear: bool) -> None:
-        """Take note of the other processes of the job, and of what they say."""
+        """Update the list of the job's other processes, and receive their steps and messages."""
         channel, self._looked_at = self.channel, time.monotonic()
         if self._ranks is None:
             return
@@ -415,10 +419,10 @@ class NodeReader:
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 
     def _hear_step(self, rank: Rank, logged: Logged) -> None:
-        """Take a step that another process has logged.
+        """Pass on a step that another process has logged.
 
         Raises:
-            ValueError, TypeError, AttributeError: It is none.
+            ValueError, TypeError, AttributeError: It is not a step.
         """
         time_ns, step, at, values = logged
         number, node = rank.wishes.get("rank"), rank.wishes.get("node")
@@ -429,10 +433,10 @@ class NodeReader:
     # Finding each other
 
     def _join(self) -> None:
-        """Follow the daemon, or the process of the job that reads, or be that one.
+        """Follow the daemon, or join the job: follow the process that reads, or become it.
 
         Raises:
-            NotSharedError: None of it is possible.
+            NotSharedError: Neither is possible.
         """
         job, options = job_key(), self._options
         if not all(isinstance(backend, str) for backend in items_of(options.get("backends")) or ()):
@@ -461,14 +465,14 @@ class NodeReader:
             self._look_at_others(False)
         if self._lease is not None:
             self._lease.join(self._turn)
-        newest = guarded(ring.newest).value  # a daemon's is taken too: the next one may be long in coming
+        newest = guarded(ring.newest).value  # a daemon's newest row is taken, since its next one may be far off
         self._seen = 0 if newest is None else newest.number - (self._lease is None)
         self._first, self._last, self._ring = self._seen + 1, time.monotonic(), ring
         self._close_sampler()
         self.channel.role, self.channel.why = "client", ""
 
     def _find_daemon(self) -> SharedRing | None:
-        """Return the ring of the daemon, where there is one that reads what is wanted."""
+        """Return the ring of the daemon; None if there is no daemon that reads everything wanted here."""
         named = os.environ.get(SHARE_VARIABLE, "")
         directory = Path(named or DAEMON)
         if not (named or directory.exists()):
@@ -493,9 +497,9 @@ class NodeReader:
         return None
 
     def _is_served_by(self, reads: str) -> bool:
-        """Whether a daemon that reads these backends reads all devices that this process wants, and nothing that it does not want.
+        """Return whether a daemon with these backends reads every device wanted here, and no other.
 
-        Backends without hardware here make no difference. The host may be missing: then each process reads it for itself.
+        Backends without hardware here make no difference. The host may be missing: then each process reads the host itself.
         """
         selection = self._options.get("backends")
         wanted = {one.name for one in select(selection)}
@@ -505,11 +509,11 @@ class NodeReader:
         return True
 
     def _is_removed(self) -> bool:
-        """Whether the file of this process is gone, perhaps with the directory: a logout ends ``XDG_RUNTIME_DIR``."""
+        """Return whether this process's file was removed, perhaps because a logout removed ``XDG_RUNTIME_DIR``."""
         return self.channel.file is not None and not self.channel.file.file.stands
 
     def _leave(self) -> None:
-        """Take part no more. The last one removes what is there for all."""
+        """Stop sharing. The last process removes the shared files."""
         self.channel.tell(inf)
         self.channel.file = None
         guarded(self._shares.close)
@@ -521,27 +525,27 @@ class NodeReader:
             sampler.close()
 
     def _read_alone(self, why: str) -> None:
-        """Read for itself from now on, and look for others again later."""
+        """Read for itself from now on, and try to share again later."""
         self._leave()
         self.channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
-        self._sampler = self._sampler or Sampler(**self._options)  # one that has read for itself goes on
-        if why != NO_JOB:  # which is as usual
+        self._sampler = self._sampler or Sampler(**self._options)  # a process that already reads for itself keeps its sampler
+        if why != NO_JOB:  # a process outside of a job is normal
             self._tell.user(why, f"{why}: this process reads for itself")
 
 
 def _remove_files(files: Path, lease: Lease) -> None:
-    """Remove what is there for all, where no process is left."""
+    """Remove the shared files if no process is left."""
     if not any(ranks_of(files)) and guarded(lease.lock.take, False).value:
-        for end in (RING, BELL, DEPUTY, LOCK):  # the lock last: until then nobody else writes
+        for end in (RING, BELL, DEPUTY, LOCK):  # the lock last: while it exists, no other process writes
             guarded(with_end(files, end).unlink, missing_ok=True)
 
 
 def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tuple[Path, int | None]:
-    """Prepare the directory of a daemon; it, and the number of the group that may read there.
+    """Prepare the directory of a daemon. Return it, and the id of the group that may read there.
 
     Raises:
-        InvalidOptionError: There is no such group, or this user is none of it.
+        InvalidOptionError: The group does not exist, or this user is not a member.
         AccelMetricsError: The directory cannot be used, or another daemon writes there.
     """
     path, number = Path(directory), None
@@ -564,10 +568,10 @@ def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tupl
 
 
 def trusted_in(directory: Path) -> Callable[[os.stat_result], bool]:
-    """Return which files of a daemon's directory are read.
+    """Return a function that decides whether a file of a daemon's directory may be read.
 
-    Those of root, of this user, or of whom the directory belongs to: only root can make the usual one, and who names another one in the
-    environment vouches for it. Nobody else may write them, nor put others in their place.
+    A file is trusted if it belongs to root, to this user, or to the owner of the directory. Only root can create the usual directory;
+    a user who names another directory in the environment vouches for it. Nobody else may be able to write the file or replace it.
     """
 
     def trusted(found: os.stat_result) -> bool:
@@ -579,7 +583,7 @@ def trusted_in(directory: Path) -> Callable[[os.stat_result], bool]:
 
 
 def _next_after(began: float, due: float, pace: float) -> float:
-    """Return when the next reading is due: on the schedule, without those that could not be taken; soon where the pace has changed."""
+    """Return when the next reading is due: on the schedule without missed readings; sooner if the interval is shorter now."""
     if began >= due - EARLY * pace:
         due += pace * (1 + max(0, (time.monotonic() - due) // pace))
     return min(due, began + pace)

@@ -1,7 +1,7 @@
-"""A reading that several processes share, as one of them sees it: its devices, its metrics, and the facts of its own process.
+"""A shared reading as one process sees it: its devices, its metrics, and the facts of the process itself.
 
-What one process says of itself is read here and never shared: its CPU time and memory, what it uses of each device (from the list of
-processes that is shared), and which devices its ``*_VISIBLE_DEVICES`` leave it.
+Facts of the process are read here and never shared: its CPU time and memory, its use of each device (from the shared list of
+processes), and the devices that its ``*_VISIBLE_DEVICES`` variables leave visible.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 
 HOST = "host"
-"""The backend whose values each process can read for itself."""
+"""The backend whose values every process can read itself."""
 READ_HERE = "read by this process, when somebody looks: the daemon leaves the host out"
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
-"""Keys that each process reads itself: of the watched process, and of the memory that its control group leaves it."""
+"""Keys that each process reads itself: those of the watched process, and those of the memory available in its control group."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
-"""What ``gpu.process.…`` is computed from or repeats."""
+"""Device values from which ``gpu.process.…`` is computed, or which it repeats."""
 
 
 class OwnFacts:
-    """Reads them on the calling thread: unlike a driver, the files behind them answer at once.
+    """Reads the facts of this process on the calling thread: unlike drivers, the files behind them answer at once.
 
-    Rates are over the time between two of its own readings. After a fork the child begins anew, with itself.
+    Rates cover the time between two of its own readings. The child of a fork starts over, with facts of the child.
 
     Args:
-        backends: The selection of backends; without the host there are no own facts.
-        options: The watched process, and the metrics that are wanted.
-        whole: Whether all of the host is read: no other process does.
+        backends: The selection of backends. Without the host there are no such facts.
+        options: The watched process, and the wanted metrics.
+        whole: Whether to read the whole host, because no other process does.
 
     Attributes:
-        whole: Whether all of the host is read.
-        status: The host's status where all of it is read, else empty.
+        whole: Whether the whole host is read.
+        status: The host's status if the whole host is read, else empty.
         read_at: When it was read, on the monotonic clock.
-        unread: By key, why there is no value in a reading at which it was not looked.
+        unread: By key, why a reading has no value if the facts were not read with it.
     """
 
     def __init__(self, backends: BackendChoice | None, options: Options, whole: bool = False) -> None:
@@ -70,7 +70,10 @@ class OwnFacts:
         self._reasons: Mapping[str, Unavailable] = NO_REASONS
 
     def read(self) -> tuple[Mapping[str, Number], Mapping[str, Unavailable]]:
-        """Return the values by key, and why others are missing: the same objects until something was read again, once a second."""
+        """Return the values by key, and the reasons for missing ones.
+
+        The facts are read at most once a second. Until then the same objects are returned.
+        """
         if self._backend is not None:
             outcome = guarded(self._read, self._backend)
             why = outcome.failure
@@ -87,7 +90,7 @@ class OwnFacts:
         return self._values, self._reasons
 
     def close(self) -> None:
-        """Give the open files back. A later reading begins anew."""
+        """Close the open files. A later reading opens them again."""
         driver, self._driver, self._reader = self._driver, None, None
         if driver is not None:
             guarded(driver.close)
@@ -101,13 +104,13 @@ class OwnFacts:
 
 
 class OwnView:
-    """Makes one process's snapshots of shared readings.
+    """Turns shared readings into the snapshots of one process.
 
     Args:
-        options: Those of :class:`~accelmetrics.sampling.sampler.Sampler`.
+        options: The options of :class:`~accelmetrics.sampling.sampler.Sampler`.
 
     Attributes:
-        visible: What tells the devices that the process sees from others, once a reading has come.
+        visible: Identifiers of the devices that the process sees; empty until a reading has arrived.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -119,34 +122,35 @@ class OwnView:
         self._backends = options.get("backends")
         self._facts = OwnFacts(self._backends, self._options)
         self._tree = ProcessTree(self._options.pid or os.getpid())
-        # The shared header, and the devices of the job, of which the following says what this process sees: the header but for its own
-        # facts, the numbers of that header's keys, its devices by the keys that they have in the shared one, and what to know about the
-        # selection of each backend's.
+        # `_seen` is the shared header and the job's devices from which the following is derived: the header of this process without its
+        # own facts (`_header`), a function that picks its numbers (`_chosen`), its devices by their shared keys (`_slots`), and a
+        # warning about the selection of each backend's devices (`_caveats`).
         self._seen: tuple[Header | None, Collection[str]] = (None, ())
-        self._told: tuple[Findings | None, object, Findings] = (None, None, NO_FINDINGS)  # shared findings, and what it sees of them
+        self._told: tuple[Findings | None, object, Findings] = (None, None, NO_FINDINGS)  # shared findings, `_seen`, and the filtered ones
         self._header = header("", (), (), {}, (), {})
         self._chosen: Callable[[Sequence[int | float]], tuple[int | float, ...]] = tuple
         self._slots: Mapping[str, DeviceSlot] = {}
         self._caveats: Mapping[str, str] = {}
-        # The shared lists of processes, those of the devices shown, and which of these are this process's; looked up again after a second.
+        # `_listed` is the shared lists of processes, and those of the devices shown. `_members` are this process's entries in them; they
+        # are looked up again after a second.
         self._listed: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, NO_PROCESSES)
         self._members: Mapping[str, list[DeviceProcess]] = {}
         self._looked_at = float("-inf")
 
     def close(self) -> None:
-        """Close what is read of this process."""
+        """Close the files that are read for this process."""
         self._facts.close()
 
     def snapshot(self, reading: SharedRow, job: Collection[str] = (), newest: bool = True) -> Snapshot:
-        """Return what this process sees of a reading.
+        """Return a shared reading as this process sees it.
 
         Args:
             reading: The reading.
-            job: What tells the devices that the processes of its job see.
-            newest: Whether it is of now. Others are without the facts of this process, which are read when it looks.
+            job: Identifiers of the devices that the processes of its job see.
+            newest: Whether the reading is current. Only then it includes this process's own facts, which are read now.
 
         Raises:
-            UnknownNameError: ``gpus`` names a device that is not there.
+            UnknownNameError: ``gpus`` names a device that does not exist.
         """
         if reading.header is not self._seen[0] or job != self._seen[1]:
             self._show(reading.header, job)
@@ -169,7 +173,7 @@ class OwnView:
         return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, (*fared, *more), self._listed[1])
 
     def findings(self, shared: Findings) -> Findings:
-        """Return what this process sees of findings: those about its devices, by their keys here, and those about no device."""
+        """Return the findings about this process's devices, by their keys here, and the findings about no device."""
         if shared is NO_FINDINGS or self._seen[0] is None:
             return shared
 
@@ -189,7 +193,10 @@ class OwnView:
         return self._told[2]
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
-        """Decide what this process sees of a shared reading; with ``visible=True``, the devices that any process of the job sees."""
+        """Decide which devices and keys of a shared reading this process sees.
+
+        With ``visible=True`` these are the devices that any process of the job sees.
+        """
         if (whole := all(one.name != HOST for one in shared.backends)) != self._facts.whole:
             self._facts.close()
             self._facts = OwnFacts(self._backends, self._options, whole)
@@ -215,7 +222,7 @@ class OwnView:
         self._chosen = itemgetter(*places) if len(places) > 1 else lambda numbers: tuple([numbers[place] for place in places])
 
     def _process_values(self, reading: SharedRow, numbers: Sequence[int | float], now: float) -> Mapping[str, int | float]:
-        """Return what this process uses of each device."""
+        """Return this process's use of each device."""
         if reading.processes is not self._listed[0] or now - self._looked_at >= PACE:
             self._looked_at = now
             listed = {slot.key: reading.processes[key] for key, slot in self._slots.items() if key in reading.processes}
@@ -233,20 +240,23 @@ class OwnView:
         return {key: value for key, value in found.items() if self._options.metrics.wants(key)}
 
     def _users(self, slot: DeviceSlot, now: float) -> list[DeviceProcess]:
-        """List the processes of this one's tree on a device."""
+        """Return the processes on a device that belong to this process's tree."""
         listed = self._listed[1].get(slot.key, ())
         numbers, nodes = DriverNumbers([one.pid for one in listed], slot.backend), node_pattern(slot.identity)
         return [one for one in listed if self._tree.owns(one.pid, now, numbers, nodes)]
 
     def _status(self, age: float, status: BackendStatus) -> BackendStatus:
-        """Return how a source fared, its devices those that are shown, its age that of now."""
+        """Return a source's status, with a warning about its devices if there is one, and with its current age."""
         if caveat := self._caveats.get(status.name, ""):
             status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
         return status if not age or status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
 
 
 def _own_key(key: str, slots: Mapping[str, DeviceSlot]) -> str:
-    """Return a shared key as this process has it; empty where it is of a device that is not shown, or of the process that read it."""
+    """Return a shared key under this process's numbering.
+
+    It is empty for the key of a hidden device, and for facts of the process that took the reading.
+    """
     if key in OWN or ".process." in key:
         return ""
     parts = device_key(key)

@@ -1,4 +1,4 @@
-"""The sampling API: ``Sampler``, and ``sample()``, which keeps samplers itself."""
+"""The sampling API: ``Sampler``, and ``sample()``, which keeps samplers for its callers."""
 
 from __future__ import annotations
 
@@ -28,37 +28,38 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 MOST_SHARED = 8
-"""Samplers that :func:`sample` keeps; the one that was not used for the longest time is dropped, and closes what no other uses."""
+"""Samplers that :func:`sample` keeps. The least recently used one is dropped, which closes sources that no other sampler uses."""
 
 
 class Sampler:
-    """Reads the selected backends, each time it is asked, within a deadline.
+    """Reads the selected backends within a deadline, each time it is asked.
 
-    Opening is lazy: the first :meth:`sample` detects and opens. Samplers in one process share drivers and device numbers,
-    and each has its own intervals: one never shortens the other's rates. Safe from any thread; works on in a forked child.
+    The first :meth:`sample` detects and opens the sources. Samplers in one process share drivers and device numbers. Rates are
+    measured over each sampler's own intervals, so one sampler never shortens another's. Safe from any thread; works in a forked
+    child.
 
     Args:
-        backends: Names, or backend objects, to read, as a list or as a text: ``"accelerators"`` is all but the host, ``"-amd"`` all but
-            AMD. All that are registered when left out. One named here is opened whatever detection says.
-        metrics: The metrics to report: presets, names, keys and patterns, such as ``"core"`` or ``"standard,-nvlink*"``; all when left
-            out. Calls into a driver that give none of them are not made. See docs/selection.md.
-        gpus: Devices to report, by number (``0`` is ``gpu.0``), key or UUID; all when left out.
-        visible: Report only the devices that the watched process sees by its ``*_VISIBLE_DEVICES``; ``"renumber"`` also
-            gives them its numbers. What it sees is found out at the first reading. See docs/visible-devices.md.
-        pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
-        children: Whether its descendants are watched with it.
+        backends: Names or objects of the backends to read, as a list or a text: ``"accelerators"`` is all but the host, ``"-amd"``
+            all but AMD. Default: all that are registered. A backend named here is opened even if detection finds nothing.
+        metrics: The metrics to report: presets, names, keys and patterns, for example ``"core"`` or ``"standard,-nvlink*"``. Default:
+            all. Driver calls that give none of them are not made. See docs/selection.md.
+        gpus: Devices to report, by number (``0`` is ``gpu.0``), key or UUID. Default: all.
+        visible: Report only the devices that the watched process sees by its ``*_VISIBLE_DEVICES`` variables; ``"renumber"`` also
+            applies its numbers. Its view is determined at the first reading. See docs/visible-devices.md.
+        pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``. Default: this process.
+        children: Whether its descendants are watched too.
         disk_paths: Mount points whose usage is reported.
-        timeout: Seconds within which :meth:`sample` answers. A source that has not answered is ``timed_out``.
-        open_timeout: Seconds that the first :meth:`sample` waits for sources that are still opening.
-        isolation: ``"thread"`` reads in this process; ``"process"`` in a child, for drivers that may hang beyond
-            repair, libraries that may call ``exit``, and interpreters that are busy.
-        amd_source: The one source to read AMD's GPUs from: ``"sysfs"``, ``"amdsmi"``, ``"amd-smi"`` or ``"rocm-smi"``; the
-            best that opens when left out.
-        clock: Where intervals and timestamps come from; only tests give one.
+        timeout: Seconds within which :meth:`sample` answers. A source that has not answered by then is ``timed_out``.
+        open_timeout: Seconds the first :meth:`sample` waits for sources that are still opening.
+        isolation: ``"thread"`` reads in this process. ``"process"`` reads in a child process: for drivers that may hang for good,
+            libraries that may call ``exit``, and busy interpreters.
+        amd_source: The only source to read AMD GPUs from: ``"sysfs"``, ``"amdsmi"``, ``"amd-smi"`` or ``"rocm-smi"``. Default: the
+            best one that opens.
+        clock: The clock for intervals and timestamps; for tests.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, a source of one, or a metric that does not exist.
+        InvalidOptionError: An option has an invalid value.
+        UnknownNameError: A backend, its source, or a metric does not exist.
     """
 
     def __init__(  # noqa: PLR0913 - every option is a keyword with a default
@@ -78,7 +79,7 @@ class Sampler:
         clock: Clock | None = None,
     ) -> None:
         backends = items_of(backends)
-        chosen = pinned(select(backends), {"amd": amd_source})  # first: a plug-in's metrics are known then
+        chosen = pinned(select(backends), {"amd": amd_source})  # before `checked`, so that a plug-in's metrics are known to it
         options = checked(
             metrics=metrics,
             gpus=gpus,
@@ -108,18 +109,18 @@ class Sampler:
         """Read everything once.
 
         Args:
-            max_age: Seconds. A reading of this sampler that began no longer ago than this is returned once more, and nothing is
-                read: many threads that ask at the same time cause one reading, whose snapshot cannot be written to.
-            topology: Say in the snapshot how the devices are connected, as :meth:`topology` does. That may take ``timeout`` once more.
+            max_age: Seconds. If a reading of this sampler began no longer ago than this, it is returned again and nothing is read. So
+                many threads that ask at the same time cause one reading; its snapshot is read-only.
+            topology: Include how the devices are connected, as :meth:`topology` returns it. This may take another ``timeout``.
 
         Returns:
-            A snapshot, within the deadline, whatever a driver does: what could not be read is in ``unavailable``.
+            A snapshot, within the deadline, even if a driver hangs. Values that could not be read are in ``unavailable``.
 
         Raises:
-            InvalidOptionError: ``max_age`` cannot be used.
-            UnknownNameError: ``gpus`` names a device that is not there; found out at the first reading.
-            DocumentError: Only with ``ACCELMETRICS_VALIDATE=1`` in the environment, which has every snapshot checked
-                against the schema: some backend broke it.
+            InvalidOptionError: ``max_age`` is invalid.
+            UnknownNameError: ``gpus`` names a device that does not exist. This is known at the first reading.
+            DocumentError: A backend broke the schema. Only with ``ACCELMETRICS_VALIDATE=1`` in the environment, which has every
+                snapshot validated.
         """
         snapshot = self._engine.sample(checked_age(max_age) if max_age != 0 else 0.0)
         if topology:
@@ -127,16 +128,16 @@ class Sampler:
         return snapshot if self._check is None else self._check(snapshot)
 
     async def asample(self, max_age: float = 0.0) -> Snapshot:
-        """Read everything once, as :meth:`sample`, while the caller's event loop runs on.
+        """Read everything once, as :meth:`sample` does, without blocking the caller's event loop.
 
-        Coroutines of any loops that wait at the same time share a reading that began after they asked. One that is cancelled
+        Coroutines that wait at the same time, in any event loop, share one reading that began after they asked. A cancelled coroutine
         stops waiting at once.
 
         Args:
             max_age: As for :meth:`sample`.
 
         Raises:
-            InvalidOptionError: ``max_age`` cannot be used; so do the others that :meth:`sample` raises.
+            InvalidOptionError: ``max_age`` is invalid. Other errors are those of :meth:`sample`.
         """
         if (young := self._engine.latest(time.monotonic() - checked_age(max_age))) is not None:
             return young
@@ -147,17 +148,18 @@ class Sampler:
         return await self._coroutines.read(self.sample)
 
     def devices(self, clocks: bool = False) -> tuple[DeviceInfo, ...]:
-        """List the selected devices, without reading any metric.
+        """Return the selected devices, without reading any metric.
 
-        The first call opens the drivers and waits for them, ``open_timeout`` at most; later ones ask nothing of a driver that stays open.
-        A device whose driver has gone stays listed. With ``isolation="process"`` the devices are those of the last reading, and the first
-        call takes one.
+        The first call opens the drivers and waits for them, at most ``open_timeout``. Later calls ask nothing of a driver that stays
+        open. A device stays listed when its driver is lost. With ``isolation="process"`` the devices are those of the last reading;
+        the first call takes one.
 
         Args:
-            clocks: Say of each which clocks it can be set to. What drivers are asked for that has the ``timeout`` of a reading.
+            clocks: Include the clocks that each device can be set to. Drivers are asked for them, within the ``timeout`` of a
+                reading.
 
         Raises:
-            UnknownNameError: ``gpus`` names a device that is not there.
+            UnknownNameError: ``gpus`` names a device that does not exist.
         """
         described = self._engine.describe() if clocks else None
         slots = self._engine.list_devices()
@@ -169,14 +171,14 @@ class Sampler:
         return tuple(map(DeviceInfo, slots, parents(slots), (each if isinstance(each, Unavailable) else each.clocks for each in told)))
 
     def topology(self) -> Topology:
-        """Say how the selected devices are connected with each other and with network cards: PCIe, NUMA nodes, NVLink, XGMI.
+        """Return how the selected devices are connected with each other and with network cards.
 
-        What PCIe has between devices of any vendor is read from the kernel. Links are what drivers tell, within the ``timeout`` of a
-        reading; a device that does not answer leaves the reason in its own connections. What was told is kept until a driver is opened
-        again: ``gpu.{i}.nvlink.{link}.state`` says which links are up now.
+        Connections are PCIe paths, NUMA nodes, NVLink and XGMI. PCIe paths between devices of any vendor are read from the kernel.
+        Links are read from the drivers, within the ``timeout`` of a reading; if a device does not answer, its connections contain the
+        reason. Answers are kept until the driver is opened again: ``gpu.{i}.nvlink.{link}.state`` shows which links are up now.
 
         Raises:
-            UnknownNameError: ``gpus`` names a device that is not there.
+            UnknownNameError: ``gpus`` names a device that does not exist.
         """
         from accelmetrics.sampling.topology import connect
 
@@ -185,11 +187,11 @@ class Sampler:
 
     @property
     def statistics(self) -> ReadingCounts:
-        """How many snapshots were taken, and how many of them were timed out or late."""
+        """The number of snapshots taken, and how many of them were timed out or late."""
         return self._engine.statistics
 
     def close(self) -> None:
-        """Close what no other sampler uses. The sampler may be used again: it opens anew."""
+        """Close the sources that no other sampler uses. The sampler can be used again: it opens them again."""
         self._engine.close()
 
     def __repr__(self) -> str:
@@ -203,10 +205,10 @@ class Sampler:
 
 
 def checked_age(seconds: object) -> float:
-    """Return how old a reading may be.
+    """Return a valid ``max_age`` in seconds.
 
     Raises:
-        InvalidOptionError: It is no number of seconds from 0 on.
+        InvalidOptionError: It is not a number of seconds from 0 on.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MAX_SECONDS:
         raise InvalidOptionError(f"max_age is {seconds!r}: it must be a number of seconds from 0 to {MAX_SECONDS:,.0f}")
@@ -214,19 +216,21 @@ def checked_age(seconds: object) -> float:
 
 
 def moment_of(snapshot: Snapshot, began: float, now: float) -> float:
-    """Return when devices were read: at the first reading a driver may take seconds to open, for which nothing is known.
+    """Return the time of the devices' reading on a monotonic clock.
+
+    The first reading may begin seconds earlier, since drivers take time to open.
 
     Args:
         snapshot: The reading.
-        began: When it began, on a monotonic clock.
-        now: The moment on that clock, just after it.
+        began: When it began.
+        now: The time just after it.
     """
     ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
     return max(began, now - min(ages, default=float("inf")))
 
 
 def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot] | None:
-    """Return what snapshots of these metrics go through: the whole schema with ``ACCELMETRICS_VALIDATE=1``, else nothing."""
+    """Return a function that validates snapshots of these metrics; None unless ``ACCELMETRICS_VALIDATE=1`` is set."""
     if os.environ.get("ACCELMETRICS_VALIDATE") != "1":
         return None
     from accelmetrics.schemas.validation import validate
@@ -240,7 +244,8 @@ def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot] | None:
 
 _shared = lru_cache(MOST_SHARED)(Sampler)
 _making = threading.RLock()
-"""Held while one is looked up, so that calls of several threads make one; a fork waits for it and gives it back on both sides."""
+"""Held during a lookup in ``_shared``, so that calls of several threads make one sampler. A fork waits for it, and both sides
+release it."""
 at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
@@ -260,10 +265,10 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     max_age: float = 0.0,
     topology: bool = False,
 ) -> Snapshot:
-    """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler.
+    """Read everything once. The options are those of :class:`Sampler`; calls with equal options share one sampler.
 
-    With ``max_age``, a reading of theirs that began no more than so many seconds ago is returned once more; with ``topology``, the snapshot
-    says how the devices are connected: see :meth:`Sampler.sample`.
+    ``max_age`` and ``topology`` are the arguments of :meth:`Sampler.sample`: the greatest age in seconds of a reading that may be
+    returned again, and whether to include how the devices are connected.
     """
     sampler = _sampler(
         backends,
@@ -293,7 +298,10 @@ def devices(  # noqa: PLR0913 - every option is a keyword with a default
     amd_source: str | None = None,
     clocks: bool = False,
 ) -> tuple[DeviceInfo, ...]:
-    """List the devices, without reading any metric. The options are those of :class:`Sampler`; see :meth:`Sampler.devices`."""
+    """Return the devices, without reading any metric.
+
+    The options are those of :class:`Sampler`; see :meth:`Sampler.devices`.
+    """
     how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
     return _for_devices(backends, gpus, visible=visible, pid=pid, **how).devices(clocks)
 
@@ -309,18 +317,18 @@ def topology(
     isolation: Isolation = "thread",
     amd_source: str | None = None,
 ) -> Topology:
-    """Say how the devices are connected. The options are those of :class:`Sampler`; see :meth:`Sampler.topology`."""
+    """Return how the devices are connected. The options are those of :class:`Sampler`; see :meth:`Sampler.topology`."""
     how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
     return _for_devices(backends, gpus, visible=visible, pid=pid, **how).topology()
 
 
 def _for_devices(backends: BackendChoice | None, gpus: Sequence[Choice] | None, **options: Any) -> Sampler:
-    """Return the sampler that lists devices with these options: the one of :func:`sample` with the same."""
+    """Return the sampler for these options: the one that :func:`sample` uses for the same options."""
     return _sampler(backends, metrics=ALL, gpus=hashable(gpus), children=False, disk_paths=("/",), **options)
 
 
 def _sampler(backends: BackendChoice | None, **options: Any) -> Sampler:
-    """Return the sampler that calls with these options share."""
+    """Return the sampler shared by all calls with these options."""
     chosen = hashable(backends)
     try:
         with _making:
@@ -330,14 +338,14 @@ def _sampler(backends: BackendChoice | None, **options: Any) -> Sampler:
 
 
 def hashable(value: Any) -> Any:
-    """Turn a list into what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
+    """Turn a list into a tuple. Return anything else unchanged, for :class:`Sampler` to check."""
     listed = items(value)
     return value if listed is None else listed
 
 
 @lru_cache(MOST_SHARED)
 def _shared_for_coroutines(*args: object, **options: object) -> CoroutineReader:
-    """Return the reader of all calls with these options."""
+    """Return the reader shared by all calls with these options."""
     from accelmetrics.sampling.coroutines import CoroutineReader
 
     return CoroutineReader()
@@ -346,12 +354,12 @@ def _shared_for_coroutines(*args: object, **options: object) -> CoroutineReader:
 def _for_coroutines(take: Callable[P, Snapshot]) -> Callable[P, Coroutine[Any, Any, Snapshot]]:
     @wraps(take, assigned=("__annotations__",))  # the options, for help() and editors
     async def asample(*args: P.args, **options: P.kwargs) -> Snapshot:
-        """Read everything once, as :func:`sample` with the same options, while the caller's event loop runs on.
+        """Read everything once, as :func:`sample` does, without blocking the caller's event loop.
 
-        Coroutines that wait at the same time, for the same options, share a reading that began after they asked. One that
-        is cancelled stops waiting at once.
+        The options are those of :func:`sample`. Coroutines that wait at the same time, with equal options, share one reading that
+        began after they asked. A cancelled coroutine stops waiting at once.
         """
-        given: list[Any] = [hashable(value) for value in args]  # once: an iterator is used up by it
+        given: list[Any] = [hashable(value) for value in args]  # only once: this consumes an iterator
         named: dict[str, Any] = {name: hashable(value) for name, value in options.items()}
         try:
             reader = _shared_for_coroutines(*given, **named)

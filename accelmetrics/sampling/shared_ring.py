@@ -1,7 +1,7 @@
-"""Readings in a file: one process writes rows, others read them when they look.
+"""Readings in a file: one process writes rows, the other processes read them when asked.
 
-A row holds the numbers of one reading. What changes at a pace of its own (the header, the lists of processes, the findings) is a record in
-another part of the file, to which rows refer by number and checksum. The first part says who writes.
+A row holds the numbers of one reading. Data that changes at another pace (the header, the lists of processes, the findings) is in
+records of other parts of the file; a row refers to them by number and checksum. The first part says which process writes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ SLOTS = 512
 WRITER, ROWS, HEADERS, PROCESSES, FINDINGS = range(5)
 """The parts of the file."""
 FIRST_SIZES: Sizes = ((512, 4), (512, SLOTS), (1024, 32), (512, 16), (1 << 14, 16))
-"""Slots of a new file. The first reading says how large they must be. Findings come later, and a larger file is a copy of all rows."""
+"""Slots of a new file. The first reading decides how large they must become. The slots for findings are large from the start, since
+findings come later and enlarging the file then copies all rows."""
 ROOM = 1.25
-"""Slots are larger than what did not fit by this factor: sources that open late add keys."""
+"""Slots are enlarged to this multiple of the record that did not fit, because sources that open late add keys."""
 KEPT = 64
-"""Records that the writer refers to again, and that readers remember."""
+"""Number of records that the writer reuses, and that readers cache."""
 NO_PROCESSES: Mapping[str, tuple[DeviceProcess, ...]] = {}
 LATE, LATE_INTERVALS = 1.0, 3
-"""A row is late after so many seconds, and so many intervals."""
+"""A row is late after this many seconds plus this many intervals."""
 _ROW = struct.Struct("<qddQIQIQIHI")
-"""Time in nanoseconds since 1970, when the reading began and when it was put together; number and checksum of header, processes and
-findings; how many sources and numbers."""
-_SOURCE = struct.Struct("<qdd")  # sequence, age and duration; no number where there is none
+"""Time in nanoseconds since 1970; when the reading began and was completed; number and checksum of the header's, processes' and
+findings'
+records; number of sources and of numbers."""
+_SOURCE = struct.Struct("<qdd")  # sequence, age and duration; NaN for a missing one
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
 _TYPES: dict[str, Any] = {
@@ -57,22 +59,22 @@ _TYPES: dict[str, Any] = {
     "tuple[str, ...]": tuple,
     "DeviceIdentity": DeviceIdentity,
 }
-"""By annotation, what a part of a named tuple may be; the rest are kinds of text."""
+"""The valid types of a named tuple's fields, by annotation. All other annotations are kinds of text."""
 
 
 class SharedRow(NamedTuple):
     """One reading, as it was written.
 
     Attributes:
-        number: Rows are counted from 1, whoever writes them.
-        header: All of the reading but its numbers; equal headers are one object.
-        numbers: In the order of the header's keys.
+        number: The row's number. Rows are counted from 1, across writers.
+        header: The reading without its numbers. Equal headers are one object.
+        numbers: The numbers, in the order of the header's keys.
         time_ns: When it was taken, in nanoseconds since 1970.
         at: When the reading of the devices began, on the machine's monotonic clock.
-        ended: When it was put together, on that clock.
-        backends: How the sources fared.
-        processes: By device key, the processes on it; the same object while nothing changes, and empty where many lists have come since.
-        findings: What rules have found, likewise.
+        ended: When it was completed, on that clock.
+        backends: The status of each source.
+        processes: By device key, the processes on it. The same object while nothing changes; empty if the record was overwritten.
+        findings: The findings of rules. The same object while nothing changes; empty if the record was overwritten.
     """
 
     number: int
@@ -87,16 +89,16 @@ class SharedRow(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Who writes a ring.
+    """The process that writes a ring.
 
     Attributes:
-        mark: Tells it from every other one.
-        pid: The process, as it sees itself.
-        opening: Until when it opens drivers, on the machine's monotonic clock: no row is late until then.
+        mark: A random identifier of this writer.
+        pid: The process id, in the writer's PID namespace.
+        opening: Until when it opens drivers, on the machine's monotonic clock. No row is late before that.
         interval: Seconds between two rows.
-        patience: Seconds after which a row that does not come is late.
-        reads: The names of the backends that it reads, with commas between them.
-        epoch: Rises with each writer, and each change of the interval.
+        patience: Seconds after which a missing row is late.
+        reads: The names of the backends that it reads, separated by commas.
+        epoch: A number that rises with each writer and with each change of the interval.
     """
 
     mark: str = ""
@@ -109,15 +111,15 @@ class Writer(NamedTuple):
 
 
 class SharedRingWriter:
-    """Writes rows into the ring of a name; makes the file where there is none, or where its slots are too small.
+    """Writes rows into the ring at a path. Creates the file if it is missing, or if its slots are too small.
 
     Args:
-        path: The ring's name.
-        group: The group that may read the file; None for the owner alone.
-        reads: The names of the backends that this process reads, with commas between them.
+        path: The path of the ring.
+        group: The group that may read the file; None for the owner only.
+        reads: The names of the backends that this process reads, separated by commas.
 
     Attributes:
-        number: That of its latest row.
+        number: The number of its latest row.
     """
 
     def __init__(self, path: Path, group: int | None = None, reads: str = "") -> None:
@@ -125,31 +127,31 @@ class SharedRingWriter:
         self._file: SlotFile | None = None
         self._newest = [0] * len(FIRST_SIZES)
         self._writer, self._said, self._timeout = Writer(), b"", 0.0
-        self._last: dict[int, tuple[object, tuple[int, int]]] = {}  # by part, what a row referred to last, its number and checksum
-        self._known: dict[tuple[int, bytes], tuple[int, int]] = {}  # by part and text, its number and checksum
+        self._last: dict[int, tuple[object, tuple[int, int]]] = {}  # by part, the value of the last record with its number and checksum
+        self._known: dict[tuple[int, bytes], tuple[int, int]] = {}  # by part and text, a record's number and checksum
         self._kinds: tuple[list[type], bytes] = ([], b"")
 
     @property
     def number(self) -> int:
-        """That of its latest row."""
+        """The number of its latest row."""
         return self._newest[ROWS]
 
     def take(self, interval: float, timeout: float = 0.0, opening: float = 0.0) -> None:
-        """Be the one that writes from now on: those that wrote before see it before their next row.
+        """Become the writer. An earlier writer notices this before its next row.
 
         Args:
             interval: Seconds between two rows.
             timeout: Seconds within which a reading is taken.
-            opening: Seconds for which the drivers may take to open: no row is late until then.
+            opening: Seconds the drivers may take to open. No row is late during that time.
 
         Raises:
-            NotSharedError: The file cannot be made.
+            NotSharedError: The file cannot be created.
         """
         self._timeout = timeout
         self.close()
         self._known.clear()
         self._last.clear()
-        with suppress(OSError, NotSharedError):  # what is there is not a file of ours to write on
+        with suppress(OSError, NotSharedError):  # a missing or foreign file is replaced below
             self._file = SlotFile(self._path, flags=os.O_RDWR)
             self._newest = list(self._file.newest()[: len(self._newest)])
         if self._file is None or len(self._file.sizes) != len(FIRST_SIZES):
@@ -157,17 +159,17 @@ class SharedRingWriter:
         self._announce(interval, opening)
 
     def write(self, snapshot: Snapshot, at: float, ended: float, findings: Findings = NO_FINDINGS, interval: float = 0.0) -> bool:
-        """Write a reading as the next row; whether it still is the one that writes.
+        """Write a reading as the next row. Return whether this process is still the writer.
 
         Args:
             snapshot: The reading.
             at: When the reading of the devices began, on the machine's monotonic clock.
-            ended: When it was put together.
-            findings: What rules have found until then.
-            interval: As in :meth:`take`, where it has changed.
+            ended: When it was completed.
+            findings: The findings of rules until then.
+            interval: As in :meth:`take`, if it has changed.
 
         Raises:
-            NotSharedError: The file cannot be written, or made.
+            NotSharedError: The file cannot be written or created.
         """
         sources = [_SOURCE.pack(one.sequence, *map(_or_nan, (one.age_seconds, one.duration_seconds))) for one in snapshot.backends]
         try:
@@ -185,13 +187,13 @@ class SharedRingWriter:
         return True
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def _announce(self, interval: float, opening: float = 0.0) -> None:
-        """Say who writes: whoever did before stops."""
+        """Publish this process as the writer, so that an earlier one stops."""
         until = time.monotonic() + opening if opening else 0.0
         patience = max(LATE, self._timeout) + LATE_INTERVALS * interval
         self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, patience, self._reads)
@@ -199,7 +201,10 @@ class SharedRingWriter:
         self._append(WRITER, self._said)
 
     def _is_writer(self) -> bool:
-        """Whether nobody else writes, as the file says. One that was removed, or whose descriptor was closed, is made anew."""
+        """Return whether the file names this process as the writer.
+
+        A file that was removed, or whose descriptor was closed, is created again.
+        """
         file = self._file
         if file is None or os.getpid() != self._pid:
             return False
@@ -210,7 +215,7 @@ class SharedRingWriter:
         return file.stands and file.read(WRITER, file.newest()[WRITER]) == self._said
 
     def _append(self, part: int, content: bytes) -> int:
-        """Write the next record of a part; its number. Where it does not fit, a larger file takes the place of this one."""
+        """Write the next record of a part and return its number. If it does not fit, replace the file with a larger copy."""
         before = self._file
         assert before is not None
         if HEAD + len(content) > before.sizes[part][0]:
@@ -231,8 +236,8 @@ class SharedRingWriter:
         return self._newest[part]
 
     def _record(self, part: int, value: T, text: Callable[[T], bytes]) -> tuple[int, int]:
-        """Return number and checksum of what stands in another part than the row, which is written where it is not there already."""
-        oldest = self._newest[part] - FIRST_SIZES[part][1] // 2  # what is older would soon be overwritten
+        """Return number and checksum of a value's record, in another part than the rows. Write it if it is missing."""
+        oldest = self._newest[part] - FIRST_SIZES[part][1] // 2  # an older record would soon be overwritten, so it is written again
         last = self._last.get(part)
         if last is not None and last[0] is value and last[1][0] > oldest:
             return last[1]
@@ -246,13 +251,16 @@ class SharedRingWriter:
         return known
 
     def _packed(self, numbers: Sequence[int | float]) -> bytes:
-        """Return the kinds of numbers, and the numbers. Whole ones beyond 64 bits, which no device counts, are rounded to doubles."""
+        """Return the numbers as bytes, preceded by their kinds.
+
+        Integers beyond 64 bits, which no device counts, become doubles.
+        """
         types = list(map(type, numbers))
         if types != self._kinds[0]:
             self._kinds = types, b"".join(map(_kind, numbers))
         try:
             return self._kinds[1] + _form(self._kinds[1]).pack(*numbers)
-        except struct.error:  # a whole number has become too large, or negative
+        except struct.error:  # an integer has become too large for its kind, or negative
             self._kinds = types, b"".join(map(_kind, numbers))
             return self._kinds[1] + _form(self._kinds[1]).pack(*numbers)
 
@@ -261,14 +269,14 @@ class SharedRing:
     """Reads the rows of a ring. For one thread at a time.
 
     Args:
-        path: The ring's name.
-        trusted: Whether a file of this owner and mode is read.
+        path: The path of the ring.
+        trusted: Decides by a file's status (owner, mode) whether it may be read.
     """
 
     def __init__(self, path: Path, trusted: Callable[[os.stat_result], bool]) -> None:
         self._path, self._trusted = path, trusted
         self._file: SlotFile | None = None
-        self._kept: dict[tuple[int, ...], Any] = {}  # by part, number and checksum, what a record says
+        self._kept: dict[tuple[int, ...], Any] = {}  # decoded records, by part, number and checksum
 
     def close(self) -> None:
         """Close the file."""
@@ -278,7 +286,7 @@ class SharedRing:
             file.close()
 
     def writer(self) -> Writer | None:
-        """Return who writes; None while there is no file.
+        """Return the current writer; None while there is no file.
 
         Raises:
             NotSharedError: The file cannot be used.
@@ -293,11 +301,12 @@ class SharedRing:
         return None if file is None else self._row(number, file.read(ROWS, number))
 
     def rows(self, after: int, wants: Callable[[float], bool] | None = None) -> Iterator[SharedRow]:
-        """Yield the rows with higher numbers, in their order. Those that were overwritten meanwhile are passed over.
+        """Yield the rows with higher numbers, in their order, without overwritten ones.
 
         Args:
             after: The number.
-            wants: Asked of each row by the moment at which its reading began; all come when left out. The newest comes in any case.
+            wants: Decides, by the time at which a row's reading began, whether to yield it. The newest row is always yielded.
+                Default: all rows.
         """
         file = self._opened()
         newest = 0 if file is None else file.newest()[ROWS]
@@ -306,10 +315,10 @@ class SharedRing:
                 yield row
 
     def _opened(self) -> SlotFile | None:
-        """Return the file that has the name now; None while there is none.
+        """Return the file that is at the path now; None while there is none.
 
         Raises:
-            NotSharedError: It is none of ours, or not one that is trusted.
+            NotSharedError: It is not a file of shared readings, or not a trusted one.
         """
         if self._file is None or not self._file.stands:
             try:
@@ -324,7 +333,7 @@ class SharedRing:
         return self._file
 
     def _row(self, number: int, content: bytes | None, wants: Callable[[float], bool] | None = None, newest: int = 0) -> SharedRow | None:
-        """Return what a row says; None where it is none or not wanted, or its header is not there any more."""
+        """Decode a row. Return None if it is invalid or not wanted, or if its header was overwritten."""
         return None if content is None else guarded(self._decoded, number, content, wants, newest).value
 
     def _decoded(self, number: int, content: bytes, wants: Callable[[float], bool] | None, newest: int) -> SharedRow | None:
@@ -345,7 +354,7 @@ class SharedRing:
         return SharedRow(number, head, numbers, time_ns, at, ended, fared, processes, findings)
 
     def _said(self, part: int, place: Sequence[int], make: Callable[[Any], T], otherwise: T) -> T:
-        """Return what a record says, the same object as at the last time; something else where it is not there any more."""
+        """Return the decoded content of a record, the same object each time, or ``otherwise`` if it was overwritten."""
         key = part, *place
         made: T | None = self._kept.pop(key, None)
         if made is None:
@@ -353,14 +362,14 @@ class SharedRing:
             if content is None or crc32(content) != place[1]:
                 return otherwise
             made = make(json.loads(content))
-        self._kept[key] = made  # behind those that are not asked for any more
+        self._kept[key] = made  # at the end: the first one is the least recently used
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
         return made
 
 
 def _writer_of(file: SlotFile) -> Writer:
-    """Return who writes a file; one without a mark where that is not said."""
+    """Return the writer of a file; one without a mark if the file does not name one."""
     number = file.newest()[WRITER]
     return guarded(lambda: _made(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
 
@@ -373,7 +382,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _kind(number: int | float) -> bytes:
-    """Return how a number is written: as 64 bits with a sign or without, else as a double."""
+    """Return the format of a number: a 64-bit integer, signed (``q``) or unsigned (``Q``), or a double (``d``)."""
     if isinstance(number, float) or not -(1 << 63) <= number < 1 << 64:
         return b"d"
     return b"q" if number < 1 << 63 else b"Q"
@@ -387,7 +396,7 @@ def _form(kinds: bytes) -> struct.Struct:
 
 
 def _fared(time_ns: int, stands: BackendStatus, numbers: tuple[int, float, float]) -> BackendStatus:
-    """Return how a source fared: what the header says, and the numbers of this row."""
+    """Return a source's status: the fields from the header, with the numbers of this row."""
     sequence, age, duration = numbers
     seconds = None if isnan(duration) else duration
     if isnan(age):
@@ -395,8 +404,8 @@ def _fared(time_ns: int, stands: BackendStatus, numbers: tuple[int, float, float
     return stands._replace(duration_seconds=seconds, read_at=rfc3339(time_ns - int(age * 1e9)), age_seconds=age, sequence=sequence)
 
 
-# What records say: the parts of the tuples in their order, since all who share a reading are of one release. They are checked here by their
-# annotations: pydantic would cost a rank of a job 10 MiB.
+# The content of records: the tuples' fields without names, since all processes that share a reading run the same release. Fields are
+# checked by their annotations, because pydantic would cost each rank of a job 10 MiB.
 
 
 def _header_text(header: Header) -> bytes:
@@ -432,10 +441,10 @@ def _findings(parts: Any) -> Findings:
 
 
 def _made(kind: Callable[..., T], parts: Sequence[Any]) -> T:
-    """Make a named tuple.
+    """Make a named tuple from its fields.
 
     Raises:
-        TypeError, ValueError: A part is none that it ever has.
+        TypeError, ValueError: A field has an invalid type, or the number of fields is wrong.
     """
     for annotation, value in zip(kind.__annotations__.values(), parts, strict=True):
         if not isinstance(value, _TYPES.get(annotation, str)):

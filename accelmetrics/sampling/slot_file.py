@@ -1,11 +1,11 @@
-"""Files in which one process writes records and others read them when they look. Nobody waits for anybody.
+"""Files in which one process writes records and others read them, without waiting for each other.
 
-A file has parts, and each part is a ring of slots of one size. Records of a part are numbered from 1, and a record's number says in which
-slot it is. The first page has the number of each part's newest record. Every record has a checksum, so a reader gets it as it was
-written, or not at all.
+A file has parts, and each part is a ring of slots of equal size. Records of a part are numbered from 1, and a record's number
+determines its slot. The first page contains the number of each part's newest record. Every record has a checksum, so a reader gets it
+exactly as it was written, or not at all.
 
-Files are read and written by ``pread`` and ``pwrite``. A map would end its process by SIGBUS when somebody truncates the file.
-Every number in a file is bounded before it is used: a process reads files of another one.
+Files are accessed by ``pread`` and ``pwrite``. A memory map would end the process by SIGBUS when somebody truncates the file. Every
+number in a file is bounded before it is used, because the file is written by another process.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ LARGEST_SLOT = 16 << 20
 MOST_PARTS = 8
 VERSION = 2
 _MAGIC = b"accelrow"
-_HEAD = struct.Struct(f"<8sQ{2 * MOST_PARTS}I")  # magic, version; of each part, bytes of a slot and how many slots
-_NEWEST = struct.Struct(f"<{MOST_PARTS}Q")  # of each part, the number of the newest record
+_HEAD = struct.Struct(f"<8sQ{2 * MOST_PARTS}I")  # magic, version; for each part, bytes of a slot and number of slots
+_NEWEST = struct.Struct(f"<{MOST_PARTS}Q")  # for each part, the number of its newest record
 _AT_NEWEST = 128
 _NUMBER = struct.Struct("<Q")
-_RECORD = struct.Struct("<IIQ")  # checksum of the rest, bytes of content, number
+_RECORD = struct.Struct("<IIQ")  # checksum of everything after it, bytes of content, record number
 HEAD = _RECORD.size
 """Bytes of a slot before the content of its record."""
 
 Sizes = tuple[tuple[int, int], ...]
-"""Of each part, bytes of a slot, and how many slots there are."""
+"""For each part, the bytes of a slot and the number of slots."""
 
 
 class NotSharedError(Exception):
-    """Why a reading is not shared."""
+    """A reading cannot be shared. The message gives the reason."""
 
 
 def is_own(found: os.stat_result) -> bool:
@@ -47,21 +47,21 @@ def is_own(found: os.stat_result) -> bool:
 
 
 class SlotFile:
-    """A file of slots, open.
+    """An open file of slots.
 
     Args:
-        path: Its name.
-        trusted: Whether a file of this owner and mode is read.
-        flags: How it is opened.
-        made: Of a file that is made now, what ``sizes`` are; it gets all its space, so that writing to it needs no more.
+        path: Its path.
+        trusted: Decides by the file's status (owner, mode) whether it may be read.
+        flags: The flags to open it with.
+        made: The sizes of a file to create. It gets its full size at once, so later writes need no more disk space.
 
     Attributes:
         file: The descriptor.
-        sizes: Of each part, bytes of a slot, and how many slots there are.
+        sizes: For each part, the bytes of a slot and the number of slots.
 
     Raises:
         OSError: It cannot be opened.
-        NotSharedError: It is no such file, or not one that is trusted.
+        NotSharedError: It is not a file of slots, or not a trusted one.
     """
 
     def __init__(self, path: Path, trusted: Callable[[os.stat_result], bool] = is_own, flags: int = os.O_RDONLY, made: Sizes = ()) -> None:
@@ -69,7 +69,7 @@ class SlotFile:
         with ExitStack() as undo:
             undo.callback(os.close, self.file)
             if made:
-                # macOS has no such call: there a full disk is met later.
+                # macOS has no posix_fallocate: there a full disk only shows when a record is written.
                 allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))
                 allocate(self.file, 0, PAGE + sum(slot * slots for slot, slots in made))
                 unused = [0] * (2 * (MOST_PARTS - len(made)))
@@ -88,9 +88,10 @@ class SlotFile:
 
     @property
     def stands(self) -> bool:
-        """Whether the descriptor still is that of the file, and the file has a name: it was not removed, and no other has taken its place.
+        """Whether the descriptor still refers to this file, and the file still has a name.
 
-        The program may close descriptors that it does not know, and get their numbers for files of its own.
+        A file loses its name when it is removed or replaced. The descriptor may refer to another file if the program closes
+        descriptors that it does not know, and gets their numbers for other files.
         """
         try:
             found = os.fstat(self.file)
@@ -99,7 +100,7 @@ class SlotFile:
         return found.st_nlink > 0 and os.path.samestat(found, self._found)
 
     def close(self) -> None:
-        """Close it, unless the descriptor belongs to somebody else by now."""
+        """Close the file, unless the program has closed the descriptor and reused its number."""
         try:
             if os.path.samestat(os.fstat(self.file), self._found):
                 os.close(self.file)
@@ -107,7 +108,7 @@ class SlotFile:
             return
 
     def newest(self) -> tuple[int, ...]:
-        """Return the number of each part's newest record; 0 where there is none.
+        """Return the number of each part's newest record; 0 if there is none.
 
         Raises:
             NotSharedError: The file was truncated.
@@ -122,10 +123,11 @@ class SlotFile:
         slot, slots = self.sizes[part]
         checksum = crc32(content, crc32(_RECORD.pack(0, len(content), number)[4:]))
         os.pwrite(self.file, _RECORD.pack(checksum, len(content), number) + content, self._begins[part] + number % slots * slot)
+        # After the record: its number may only be visible once the record is complete.
         os.pwrite(self.file, _NUMBER.pack(number), _AT_NEWEST + _NUMBER.size * part)
 
     def read(self, part: int, number: int) -> bytes | None:
-        """Return the content of a record; None where it is not there any more, or not yet."""
+        """Return the content of a record; None if it was overwritten, or is not written yet."""
         slot, slots = self.sizes[part]
         found = os.pread(self.file, slot, self._begins[part] + number % slots * slot)
         if len(found) < HEAD:
@@ -135,9 +137,9 @@ class SlotFile:
         return found[HEAD : HEAD + length] if whole else None
 
     def after(self, part: int, number: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the records with higher numbers than this one, in their order, without those that were overwritten.
+        """Yield number and content of the records with higher numbers, in their order, without overwritten ones.
 
-        Where there are no such numbers, another file has taken the place of the one of which this number was.
+        If all numbers are lower, another file has replaced the one that this number came from; then all its records are yielded.
         """
         newest = self.newest()[part]
         for one in range(max(number + 1 if number <= newest else 1, newest + 1 - self.sizes[part][1], 1), newest + 1):
@@ -145,13 +147,13 @@ class SlotFile:
 
 
 def create(path: Path, sizes: Sizes, fill: Callable[[SlotFile], object], group: int | None = None) -> SlotFile:
-    """Make a file, and put it in the place of any other of its name.
+    """Create a file and put it at a path, in place of any other file there.
 
     Args:
-        path: Its name.
-        sizes: Of each part, bytes of a slot, and how many slots there are.
-        fill: Called before the file has its name.
-        group: The group that may read it; None for the owner alone.
+        path: Its path.
+        sizes: For each part, the bytes of a slot and the number of slots.
+        fill: Called with the file before it appears at the path.
+        group: The group that may read it; None for the owner only.
 
     Raises:
         NotSharedError: There is no space, or no permission.

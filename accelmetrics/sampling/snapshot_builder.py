@@ -1,7 +1,7 @@
-"""From readings to the flat dict: keys put in front of values, reasons gathered, nothing that is not a finite number.
+"""Build the flat dict of a snapshot: prefix names to keys, collect reasons, drop everything that is not a finite number.
 
-Every value of every reading passes here. What does not change from one reading to the next (names, blocks of values, reasons) is
-recognised, by identity or else by equality, and not built again.
+Every value of every reading passes through here. Parts that do not change between readings (names, blocks of values, reasons) are
+recognised, by identity or else by equality, and are not built again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection, asked_o
 from accelmetrics.schemas.snapshot import Snapshot
 
 LARGEST = 1.7e308
-"""What still fits a double: JSON's readers have nothing larger."""
+"""Largest absolute value of a number: it fits a double, and JSON readers accept nothing larger."""
 NUMBERS = frozenset({int, float})
-"""Exactly these: a bool, a Decimal or a number of NumPy's is written and compared in ways of its own."""
+"""The exact types of numbers. A bool, a Decimal or a NumPy number is written and compared differently."""
 SILENT = Unavailable(Reason.NOT_SUPPORTED, "its source does not give it")
 
 
@@ -29,12 +29,12 @@ class KeyMapper:
     """Maps the names of one unit's readings to keys.
 
     Args:
-        key: The device's key (``gpu.3``); empty for the machine-wide unit, whose names are whole keys.
-        owed: The names that the unit owes: one that is neither given nor explained gets a reason.
-        metrics: The metrics that are wanted; the others are dropped, values and reasons.
+        key: The device's key (``gpu.3``); empty for the machine-wide unit, whose names are complete keys.
+        owed: Names that the unit must report. One that has neither a value nor a reason gets a reason.
+        metrics: The wanted metrics. Values and reasons of others are dropped.
 
     Attributes:
-        reasons: By key, why values are missing.
+        reasons: By key, the reasons for missing values.
     """
 
     def __init__(self, key: str, owed: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
@@ -47,28 +47,28 @@ class KeyMapper:
         self._owed = tuple(name for name in owed if metrics.wants(self._prefix + name))
         self._asked = [names for names in asked_of(metrics, key) if set(names).isdisjoint(self._owed)] if key else []
         self._blocks: Sequence[Block] = ()
-        # Of each block, the keys of the values that are wanted, and which those are; None for all of them.
+        # For each block, the keys of its wanted values, and a flag for each value; None instead of flags if all are wanted.
         self._keys: list[tuple[tuple[str, ...], list[bool] | None]] = []
         self._given: Mapping[str, Unavailable] | None = None
         self._failure: Unavailable | None = None
 
     @property
     def keys(self) -> dict[str, None]:
-        """Every key that it knows, apart from those of processes, in order."""
+        """All keys that it knows, in order, except those of the watched process."""
         owed = [self._prefix + name for name in (*self._owed, *(names[0] for names in self._asked))]
         given = [key for block, (keys, _) in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
         return dict.fromkeys((*owed, *self.reasons, *given))
 
     @property
     def names(self) -> list[str]:
-        """The names of ``keys``."""
+        """The names of ``keys``, without the device."""
         return [key[len(self._prefix) :] for key in self.keys]
 
     def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
-        """Replace this unit's values in a flat dict that has those of the last reading, if nothing but values changed.
+        """Replace this unit's values in a flat dict that contains its last reading, if only values have changed.
 
         Returns:
-            Whether that was all; if not, everything must be written anew with :meth:`put`.
+            Whether that succeeded. If not, everything must be written again with :meth:`put`.
         """
         if isinstance(what, Unavailable):
             return what == self._failure
@@ -77,7 +77,7 @@ class KeyMapper:
             if len(blocks) != len(self._keys) or (what.unavailable is not self._given and what.unavailable != self._given):
                 return False
             self._given = what.unavailable
-            # All equally long, and gone through in the hottest loop there is.
+            # No strict zip: the lengths are equal, and this is the hottest loop of a reading.
             for known, (keys, wanted), block in zip(self._blocks, self._keys, blocks):  # noqa: B905
                 if known is block:
                     continue
@@ -90,12 +90,12 @@ class KeyMapper:
                     return False
                 flat.update(zip(keys, values))  # noqa: B905
             self._blocks = tuple(blocks)
-        except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
+        except (TypeError, AttributeError, OverflowError):  # the reading breaks the contract: ``put`` will report how
             return False
         return True
 
     def put(self, what: Reading | Unavailable, flat: dict[str, Number]) -> None:
-        """Add this unit's values to a flat dict that has none of them, and note the reasons for what is missing."""
+        """Add this unit's values to a flat dict that has none of them, and set the reasons for missing ones."""
         if isinstance(what, Reading) and (wrong := fault(what)):
             what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
         self._given = None
@@ -135,7 +135,7 @@ class KeyMapper:
 
 
 def fault(reading: Reading) -> str:
-    """Say what is wrong with the parts of a reading; empty when nothing is. For readings whose form has changed."""
+    """Return how a reading breaks the contract; empty if it does not. Called only for readings whose form has changed."""
     blocks: object = reading.blocks
     reasons: object = reading.unavailable
     if not isinstance(blocks, (list, tuple)) or not all(isinstance(block, Block) for block in blocks):
@@ -154,14 +154,14 @@ def fault(reading: Reading) -> str:
 
 
 Entry = tuple[KeyMapper, Reading | Unavailable]
-"""What came of reading a unit: its mapper, and a reading or the reason why there is none."""
+"""The outcome of reading a unit: its mapper, and a reading or the reason why there is none."""
 
 
 class SnapshotBuilder:
-    """Makes the snapshots of one sampler.
+    """Builds the snapshots of one sampler.
 
-    While only values change, the header stays the same object and only the values that changed are taken anew. Anything else (a value
-    appears or goes, a device fails) has everything written anew.
+    While only values change, the header stays the same object and only changed values are written. Any other change (a value appears
+    or disappears, a device fails) rebuilds everything.
 
     Args:
         hostname: The machine's name.
@@ -179,16 +179,16 @@ class SnapshotBuilder:
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
 
     def build(self, time_ns: int, entries: Sequence[Entry], slots: Sequence[DeviceSlot], statuses: tuple[BackendStatus, ...]) -> Snapshot:
-        """Make the snapshot of a reading.
+        """Build the snapshot of a reading.
 
         Args:
             time_ns: When it began, in nanoseconds since 1970.
-            entries: What each unit gave.
+            entries: The outcome of each unit.
             slots: The devices.
-            statuses: How the sources fared.
+            statuses: The status of each source.
         """
         flat, mappers = self._flat, [mapper for mapper, _ in entries]
-        head, self._header = self._header, None  # until all is taken: what an interrupted attempt left half done is written anew
+        head, self._header = self._header, None  # None until the end: after an interrupt, the next reading rebuilds everything
         same = head is not None and mappers == self._mappers
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         for mapper, what in entries:
