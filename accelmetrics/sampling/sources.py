@@ -1,8 +1,8 @@
 """The sources of this process, shared by all its samplers: drivers, workers and the numbering of devices.
 
-A fork copies a process without its threads, and with whatever locks they held. So in the child everything here is made anew,
-except the numbering, which users have seen. A fork waits for a sampler's first reading and for drivers that are being opened: an import
-that another thread is in the middle of, or a driver's own lock, would stay locked in the child for ever.
+A fork copies a process without its threads, but with the locks that they held. So the child creates everything here again, except the
+numbering, which users have seen. A fork waits for a sampler's first reading, and for drivers that are opening: otherwise the lock of
+an unfinished import in another thread, or a driver's own lock, would stay locked in the child for ever.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
 
 SLOW_READING = 0.002
-"""Seconds inside the driver per reading above which several workers share it: one more for each."""
+"""Seconds inside the driver per reading above which several workers share it: one more worker for each multiple."""
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
-"""Seconds between attempts to open a source that failed: doubled from the first to the last."""
+"""First and longest pause in seconds between attempts to open a failed source. Each pause is twice the one before."""
 CLOSING = 1.0
 """Seconds that closing a source waits for its driver to be closed."""
 FORK_PATIENCE = 3.0
-"""Seconds since its beginning for which a fork waits for an opening, or for a sampler's first reading."""
+"""Seconds, from its beginning, that a fork waits for an opening or for a sampler's first reading."""
 LONGEST_TEXT = 256
-"""Characters of each text in a device's identity."""
+"""Longest text in a device's identity, in characters."""
 OPENING, CLOSE = -1, -2
-"""Unit numbers of the calls that open and close a driver."""
+"""Unit numbers that stand for the calls that open and close a driver."""
 
 
 class Failure(NamedTuple):
-    """Why a source is not open or a unit was not read, and what to do about it."""
+    """The reason why a source is not open or a unit was not read, and advice for the user."""
 
     why: Unavailable
     advice: str = ""
 
     @classmethod
     def of(cls, why: Unavailable, error: BaseException | None) -> Failure:
-        """Make a failure of an error, with the advice that an error of the package gives."""
+        """Return a failure for an error. Errors of this package bring their own advice."""
         return cls(why, error.advice if isinstance(error, AccelMetricsError) else "")
 
 
 class OpenDriver:
-    """A driver that was opened, and what it said of itself. A driver that is opened again gets a new one.
+    """An open driver and its properties at that time. A driver that is opened again gets a new object.
 
     Attributes:
         driver: The driver.
         devices: Its devices when it was opened.
         machine_wide: Whether there is one more unit after the devices.
-        interval: Seconds between two readings, 0 where it is read when asked: the driver's own where it has one.
+        interval: Seconds between two readings in the background, from the driver or else its backend; 0 if it is read on request.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -78,11 +78,13 @@ class OpenDriver:
 
 
 def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
-    """Hold what a driver lists to the contract; add where each is plugged in, as the kernel says where the driver does not; clean texts.
+    """Return a driver's devices, checked against the contract, with NUMA nodes and CPUs added and texts cleaned.
+
+    NUMA nodes and CPUs come from the kernel if the driver does not report them.
 
     Raises:
-        SourceError: There are more than can be (``invalid_value``).
-        TypeError: Something in it is no device.
+        SourceError: There are more devices than are believed (``invalid_value``).
+        TypeError: An item is not a device.
     """
     listed = tuple(devices) if isinstance(devices, (list, tuple)) else (devices,)
     if len(listed) > MOST_DEVICES:
@@ -104,7 +106,7 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
 
 
 def checked_coverage(backend: Backend) -> Coverage:
-    """Ask a backend for its coverage, held to the contract; that of a built-in one is known without importing its sources."""
+    """Return a backend's coverage, checked against the contract. For a built-in backend, no vendor module is imported."""
     given: object = declared(backend.name) if backend.name in BUILT_IN and is_registered(backend) else backend.coverage()
     if not isinstance(given, Coverage) or not all(isinstance(part, Mapping) for part in given):
         raise TypeError(f"coverage() gave {given!r}, which is no Coverage of mappings")
@@ -112,7 +114,7 @@ def checked_coverage(backend: Backend) -> Coverage:
 
 
 def checked_detection(backend: Backend) -> Detection:
-    """Look for a backend's hardware; what is found is held to the contract."""
+    """Look for a backend's hardware, and check the result against the contract."""
     found: object = backend.detect()
     if isinstance(found, Detection) and tuple(map(type, found[1:])) == (str, int, str) and found.devices >= 0:
         return found
@@ -120,28 +122,28 @@ def checked_detection(backend: Backend) -> Detection:
 
 
 class ManagedSource:
-    """A backend within this process: found, opened, read, lost and opened again.
+    """A backend in this process: detected, opened, read, lost and opened again.
 
     Attributes:
         pool: The workers that call the driver.
         lock: Held for changes of several steps.
-        readers: The samplers' readers of this source; without any it is closed.
-        detection: What detection found.
-        coverage: Which metrics the backend gives.
+        readers: The samplers' readers of this source. Without any, it is closed.
+        detection: The result of detection.
+        coverage: The metrics that the backend gives.
         opened: The open driver; None while there is none.
-        source: What the open driver reads, in one word.
-        incomplete: Why it may have more devices than it lists; None where it does not say so.
-        listed: What the driver last listed, as it is; None when it was opened.
-        devices: The devices of that; kept when it goes away. The same object while nothing changed.
-        failure: Why the source is not open; None while it is, and before it was tried.
-        absent: Whether that is since nothing was found, and never was.
+        source: The source that the open driver reads, in one word.
+        incomplete: Why there may be more devices than the driver lists; None if it does not say so.
+        listed: The list last returned by the driver, unchecked; None after opening.
+        devices: The devices of that list, checked. The same object while nothing changes; kept when the driver is lost.
+        failure: Why the source is not open; None while it is open, and before the first attempt.
+        absent: Whether the source is not open because no hardware was found, now or earlier.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
-        opening_stamp: The same in nanoseconds since the epoch.
-        open_seconds: How long it took.
-        busy_seconds: How much work the last whole reading was, added up over its units.
-        driver_seconds: How much of it was inside the driver, when that was last looked at; 0 where that was less than half.
-        was_open: Whether it was open once: it is missed when it is not there.
-        retired: Drivers that went away and are closed as soon as no call into them is in progress.
+        opening_stamp: The same time in nanoseconds since the epoch.
+        open_seconds: How long that attempt took.
+        busy_seconds: The duration of the last complete reading, summed over its units.
+        driver_seconds: The part of it inside the driver, when last measured; 0 if that was less than half.
+        was_open: Whether it was open once. If so, its absence is a failure.
+        retired: Drivers that were lost. Each is closed once no call into it is in progress.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -177,20 +179,23 @@ class ManagedSource:
 
     @property
     def interval(self) -> float:
-        """Seconds between two readings in the background; 0 where it is read when asked, and while it is not open."""
+        """Seconds between two readings in the background; 0 if it is read on request, and while it is not open."""
         opened = self.opened
         return 0.0 if opened is None else opened.interval
 
     @property
     def pace(self) -> float:
-        """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
+        """The interval in seconds, but at least twice the duration of a reading.
+
+        So a slow command runs half of the time at most.
+        """
         return max(self.interval, 2.0 * self.busy_seconds)
 
     def is_due(self, named: frozenset[str]) -> bool:
-        """Return whether it is to be opened now: it is not open nor being opened, and its pause is over.
+        """Return whether it should be opened now: it is neither open nor opening, and its pause is over.
 
         Args:
-            named: Backends that were asked for by name: they are opened whatever detection says.
+            named: Backends that the user named. They are opened even if detection finds nothing.
         """
         if self.opening or self.opened is not None:
             return False
@@ -198,14 +203,14 @@ class ManagedSource:
         return untried or self.clock.monotonic() >= self._retry_at
 
     def begin_opening(self, named: frozenset[str], imported: Callable[[str], object]) -> bool:
-        """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
+        """Start to detect and open the source on a worker, if that is due. An interrupt leaves no unfinished attempt.
 
         Args:
-            named: Backends that were asked for by name: they are opened whatever detection says.
-            imported: Called with the backend's name when its modules are imported; waits for those of the others.
+            named: Backends that the user named. They are opened even if detection finds nothing.
+            imported: Called with the backend's name when its modules are imported. Waits until those of other backends are, too.
 
         Returns:
-            Whether an attempt was begun now.
+            Whether an attempt was started.
         """
         attempt, forced = CountDownLatch(self.backend.name), self.backend.name in named
         begun = False
@@ -223,17 +228,18 @@ class ManagedSource:
         return begun
 
     def wait_for_opening(self, until: float) -> None:
-        """Wait for the attempt that is in progress, at most until then on the machine's monotonic clock."""
+        """Wait for the attempt in progress, at most until this time on the machine's monotonic clock."""
         attempt = self._attempt
         if attempt is not None:
             attempt.wait(until - time.monotonic())
 
     def _open(self, forced: bool, imported: Callable[[str], object], worker: WorkerThread) -> None:
-        """Detect, and open what is there or was asked for by name. On a worker: even detection may hang (a dead mount)."""
+        """Detect the hardware, and open the source if there is any, or if the user named it."""
         calls = self.pool.calls
         if calls.setdefault(OPENING, worker) is not worker:
-            return  # another worker is at it
+            return  # another worker is opening it
         if self.opened is None:
+            # On a worker too: even detection may hang, for example at a dead mount.
             looked = guarded(checked_detection, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
             worth_it = self.detection.present or forced
@@ -250,7 +256,7 @@ class ManagedSource:
                     self.pool.wanted = 1
                 elif outcome is not None and outcome.failure is not None:
                     self._fail(Failure.of(outcome.failure, outcome.error), absent=not (self.detection.present or self.was_open))
-                else:  # what was there once is missed, and looked for again soon
+                else:  # nothing was found; if the source was open once, that is a failure, and it is looked for again soon
                     missed = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
                     self._fail(Failure(missed, "" if self.was_open else self.detection.advice), absent=not self.was_open)
         del calls[OPENING]
@@ -262,27 +268,27 @@ class ManagedSource:
 
     def _fail(self, failure: Failure, absent: bool = False) -> None:
         self.failure, self.absent = failure, absent
-        if failure.why.reason == Reason.SUSPENDED:  # whether a device is awake costs nothing to see
+        if failure.why.reason == Reason.SUSPENDED:  # no back-off: checking whether a device is awake costs nothing
             self._pause = FIRST_RETRY
         self._retry_at = self.clock.monotonic() + (LAST_RETRY if absent else self._pause)
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
     def driver_gone(self, opened: OpenDriver, error: DriverGoneError) -> None:
-        """Retire a driver that a reading found gone; it is opened again later."""
+        """Retire a driver that a reading found lost. It is opened again later."""
         with self.lock:
             if self.opened is opened:
                 self._retire()
                 self._fail(Failure.of(error.unavailable, error))
 
     def join(self, reader: object) -> None:
-        """Keep the source open for a reader; the first one has it opened without delay."""
+        """Keep the source open for a reader. The first reader has it opened without delay."""
         with self.lock:
             if not self.readers:
                 self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
     def leave(self, reader: object) -> None:
-        """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
+        """Remove a reader. If it was the last one, close the driver on a worker and wait for that, for a limited time."""
         with self.lock:
             self.readers.discard(reader)
         closed = CountDownLatch(self.backend.name)
@@ -295,7 +301,7 @@ class ManagedSource:
             closed.wait(CLOSING)
 
     def tidy(self, worker: WorkerThread) -> None:
-        """Close the driver if no reader is left, and drivers that went away if no call into them is in progress; this may hang."""
+        """Close the driver if it has no readers, and lost drivers if no call into them is in progress. Closing may hang."""
         with self.lock:
             if not self.readers and not self.opening:
                 self._retire()
@@ -306,7 +312,7 @@ class ManagedSource:
         while self.retired and not any(unit >= 0 for unit in list(calls)):
             try:
                 driver = self.retired.pop()
-            except IndexError:  # another worker was quicker
+            except IndexError:  # another worker closes it
                 break
             guarded(driver.close)
         if calls.get(CLOSE) is worker:
@@ -323,7 +329,7 @@ class SourceRegistry:
     """The sources of one process, and the numbering of their devices.
 
     Attributes:
-        clock: What intervals and timestamps are taken from.
+        clock: The clock for intervals and timestamps.
         lock: Held while samplers join or leave sources.
     """
 
@@ -335,13 +341,13 @@ class SourceRegistry:
         FORKED.add(self)
 
     def acquire(self, backends: Sequence[Backend]) -> tuple[list[ManagedSource], DeviceRegistry]:
-        """Find the sources of backends, for readers that join them while the lock is held.
+        """Return the sources of backends. Call it, and let readers join them, while holding the lock.
 
         Returns:
-            The sources, and the numbering that goes with just this selection of backends.
+            The sources, and the device numbering for exactly this selection of backends.
         """
         self.sweep()
-        # Registered backends are one object each; those made by hand are told apart by theirs.
+        # By identity: a registered backend is a single object, and backends made by hand may share a name.
         keys = tuple((id(backend), backend.name) for backend in backends)
         for key, backend in zip(keys, backends, strict=True):
             if key not in self._sources:
@@ -349,10 +355,11 @@ class SourceRegistry:
         return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
     def sweep(self) -> None:
-        """Close what was left open by an interrupt; drop the sources of backends made by hand that are idle, and their numbering.
+        """Close sources that an interrupt left open. Drop idle sources of unregistered backends, and their numbering.
 
-        Those of registered backends stay, so that a device has one number for as long as the process lives. One with a call in
-        progress, or an opening that waits for its worker, stays too: the next sampler finds it, and does not make the same call again.
+        Sources of registered backends are kept, so that a device has one number for the lifetime of the process. A source with a call
+        in progress, or with an opening that waits for its worker, is kept too: the next sampler finds it and does not repeat the
+        call.
         """
         for source in self._sources.values():
             if not source.readers and source.opened is not None:
@@ -369,22 +376,22 @@ class SourceRegistry:
             self._devices = {keys: devices for keys, devices in self._devices.items() if gone.isdisjoint(keys)}
 
     def after_fork(self) -> None:
-        """Forget drivers, workers and locks; keep the numbering."""
+        """Drop drivers, workers and locks; keep the numbering."""
         self.lock = threading.Lock()
         self._sources = {}
         self._devices = {keys: DeviceRegistry(devices.numbering) for keys, devices in self._devices.items()}
 
     def settle(self, patience: float) -> None:
-        """Wait until no driver is being opened, though not for what hangs."""
+        """Wait until no driver is opening, at most ``patience`` seconds after each opening began."""
         for source in list(self._sources.values()):
             source.wait_for_opening(source.opening_since + patience)
 
 
 class Forked(Protocol):
-    """What a fork has to wait for, and what starts over in its child."""
+    """An object that a fork waits for, and that starts over in the child."""
 
     def settle(self, patience: float) -> None:
-        """Wait, in the parent, until a fork harms nothing; at most so many seconds after what it waits for began."""
+        """Wait, in the parent, until a fork is safe: at most ``patience`` seconds after the activity began."""
 
     def after_fork(self) -> None:
         """Start over in the child."""
@@ -394,13 +401,16 @@ FORKED: WeakSet[Forked] = WeakSet()
 
 
 def _members() -> list[Forked]:
-    """Return what is in the set, which other threads add to, without a lock, which a fork could copy in its locked state."""
+    """Return the objects of ``FORKED``."""
+    # Without a lock, because a fork could copy it in its locked state. Instead, an iteration that another thread's `add`
+    # breaks is repeated.
     while True:
-        with suppress(RuntimeError):  # it has just been added to
+        with suppress(RuntimeError):  # the set changed during the iteration
             return list(FORKED)
 
 
 def _before_fork() -> None:
+    # A worker that forks would wait for itself.
     if not isinstance(threading.current_thread(), WorkerThread):
         for one in _members():
             one.settle(FORK_PATIENCE)
@@ -414,4 +424,4 @@ def _after_fork() -> None:
 at_fork(before=_before_fork, after_in_child=_after_fork)
 
 SHARED = SourceRegistry()
-"""The registry that samplers use unless they are given a clock of their own."""
+"""The default registry of samplers. A sampler with a given clock has another one."""

@@ -1,20 +1,21 @@
-"""Threads: what they wait with, one that runs while there is work, and pools of daemon threads that call drivers.
+"""Threads for calling drivers: primitives to wait with, a thread that runs on demand, and pools of daemon workers.
 
-Python's own ``threading.Event`` and ``Condition`` are Python code around a lock. A signal handler that interrupts one and uses it too
-waits for itself for ever, and Ctrl-C in the middle of one leaves it locked. Here each step that changes something is one call in C.
+Python's ``threading.Event`` and ``Condition`` are Python code around a lock. A signal handler that interrupts one of them and uses it
+too waits for itself for ever, and Ctrl-C in the middle of one leaves it locked. Here, each step that changes something is one call in
+C.
 
-A worker takes callables from its pool's queue and is in at most one call into a driver at a time, so that the program never waits inside
-one. A pool knows callables and the numbers of calls in progress; it does not know time. Whoever waits decides that a call is stuck and
-abandons its worker: another one goes on with the rest, and the abandoned one keeps its call until that returns. So a stuck call is never
-repeated, and the number of threads is bounded.
+A worker takes callables from its pool's queue and is in at most one driver call at a time, so that the program itself never waits in
+one. A pool knows callables and the numbers of calls in progress, but no time. The waiting caller decides that a call is stuck, and
+abandons its worker: another worker continues with the rest, and the abandoned one keeps its call until that returns. So a stuck call
+is never repeated, and the number of threads is bounded.
 
-Workers are made here and not by an executor, which would join them at interpreter exit and so wait for a hung driver.
+Workers are not made by an executor, because an executor joins its threads at interpreter exit and so would wait for a hung driver.
 
-Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So whatever takes several steps is done by workers,
-and a caller takes locks in a ``with`` statement alone.
+Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So workers do everything that takes several steps,
+and a caller takes locks only by a ``with`` statement.
 
-Names of ``threading`` and ``queue`` are looked up where they are used: gevent and eventlet may replace them after this was imported, and
-a queue of Python's own would hold up all green threads for ever.
+Names of ``threading`` and ``queue`` are looked up at use, not imported: gevent and eventlet may replace them after this module was
+imported, and a queue of plain Python would then block all green threads for ever.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from typing import Any
 from accelmetrics.backends.guard import WAITS, Outcome, Wait, guarded
 
 MAX_WORKERS = 4
-"""Workers that read one slow source side by side."""
+"""Most workers that read one slow source at once."""
 MAX_FRUITLESS = 3
-"""Abandoned workers in a row, with no answer in between, after which a driver counts as hung as a whole."""
+"""Workers abandoned in a row, without an answer in between, after which the whole driver counts as hung."""
 MAX_THREADS = 16
-"""Threads of one source, those in stuck calls among them."""
+"""Most threads of one source, including those in stuck calls."""
 
 Task = Callable[["WorkerThread"], None]
-"""What a worker does; None in its place only wakes a worker, so that it sees that it may leave."""
+"""The work of a worker. None in its place only wakes a worker, so that it checks whether it may end."""
 
 
 class Flag:
-    """Like ``threading.Event``, from any thread and from signal handlers, which may interrupt any of its methods.
+    """Like ``threading.Event``, for any thread and for signal handlers, which may interrupt any of its methods.
 
     The methods of ``threading.Event`` are Python code around a lock: a handler that interrupts one and calls ``set`` waits for
-    itself. ``queue.SimpleQueue.get`` may wait for ever when a handler outlasts its time-out (Python 3.10, 3.11). Here each step
-    is one call in C.
+    itself. ``queue.SimpleQueue.get`` may wait for ever if a handler outlasts its timeout (Python 3.10, 3.11). Here, each step is one
+    call in C.
     """
 
     def __init__(self) -> None:
@@ -55,45 +56,48 @@ class Flag:
         self._closed.acquire()
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
+        """Return whether the flag is set."""
         return self._set
 
     def set(self) -> None:
-        """End all waits, until it is cleared."""
+        """Set the flag: all waits end until it is cleared."""
         self._set = True
         self._open()
 
     def clear(self) -> None:
-        """Have later calls of `wait` wait."""
+        """Clear the flag: later calls of `wait` block."""
         self._set = False
         self._closed.acquire(blocking=False)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set, at most so long (None: for ever); whether it is. May end early where it was cleared meanwhile."""
+        """Wait until the flag is set, at most ``seconds`` (None: without limit). Return whether it is set.
+
+        It may return early if the flag was cleared in the meantime.
+        """
         limit = threading.TIMEOUT_MAX if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
         try:
             if not self._set:
                 self._closed.acquire(timeout=limit)
         finally:
             if self._set:
-                self._open()  # for the next wait
+                self._open()  # `acquire` closed it: let the next waiter pass
         return self._set
 
     def _open(self) -> None:
         try:
             self._closed.release()
         except RuntimeError:
-            return  # it is open already, or another thread was quicker
+            return  # it is open already, perhaps by another thread
 
 
 class CountDownLatch(Flag):
     """A flag that is set when every party has arrived. A party may arrive several times, from any thread.
 
     Args:
-        parties: Names of those to wait for.
+        parties: Names of the parties to wait for.
 
     Attributes:
-        away: Those that have not arrived.
+        away: The parties that have not arrived.
     """
 
     def __init__(self, *parties: Hashable) -> None:
@@ -102,25 +106,28 @@ class CountDownLatch(Flag):
         self._set = not parties
 
     def count_down(self, party: Hashable) -> None:
-        """Note that a party has arrived."""
+        """Record that a party has arrived."""
         self.away.discard(party)
         if not self.away:
             self.set()
 
 
 def are_green() -> bool:
-    """Return whether gevent or eventlet has replaced threads: then all share the program's own, and a call that blocks holds up all."""
+    """Return whether gevent or eventlet has replaced threads.
+
+    Then all "threads" share the program's real one, and a call that blocks blocks all of them.
+    """
     return not isinstance(_thread.start_new_thread, BuiltinFunctionType)
 
 
 def begin(thread: threading.Thread) -> Outcome[None]:
-    """Start a thread; the outcome says why there is none: the system has a limit.
+    """Start a thread. The outcome contains the reason if it cannot be started, for example the system's limit of threads.
 
     Raises:
-        BaseException: What interrupted the wait for the thread, as Ctrl-C does. ``threading`` may raise a RuntimeError about a lock of its
-            own in its place.
+        BaseException: An interrupt of the wait for the thread, for example Ctrl-C. ``threading`` may raise a RuntimeError about its
+            own lock instead; then the interrupt, which is its context, is raised.
     """
-    handled = sys.exc_info()[1]  # of the caller, whose exceptions are the context of every later one
+    handled = sys.exc_info()[1]  # the exception that the caller handles: it is the context of every later one
     outcome = guarded(thread.start)
     led: BaseException | None = outcome.error
     while isinstance(led, (RuntimeError, MemoryError)) and led is not handled:
@@ -133,12 +140,12 @@ def begin(thread: threading.Thread) -> Outcome[None]:
 class OnDemandThread:
     """A daemon thread that runs while there is work, at most one at a time.
 
-    Nothing waits for a lock here, and a start that Ctrl-C interrupts is made good by the next one.
+    Nothing here waits for a lock. If Ctrl-C interrupts a start, the next start makes up for it.
 
     Args:
         name: The thread's name.
-        wanted: Whether there is work.
-        work: What the thread does, again while there is work.
+        wanted: Returns whether there is work.
+        work: The work of the thread; called again while there is work.
     """
 
     def __init__(self, name: str, wanted: Callable[[], object], work: Callable[[], object]) -> None:
@@ -156,14 +163,14 @@ class OnDemandThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called on the thread."""
+        """Whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
     def start(self) -> Outcome[None]:
-        """Start the thread unless it is alive; it sees the work that was there before this call.
+        """Start the thread unless it is alive. It sees all work that was there before this call.
 
         Returns:
-            Why it could not be started, if so.
+            An outcome with the reason if it cannot be started.
         """
         if self.alive:
             return Outcome(None, None, None, 0.0)
@@ -178,7 +185,7 @@ class OnDemandThread:
             finally:
                 self._thread = None
                 self._claim.release()
-            if not self._wanted():  # looked at only now: a start until here begins no other thread
+            if not self._wanted():  # after the release: a `start` before it began no thread, so its work is checked for here
                 return
 
 
@@ -186,10 +193,10 @@ class WorkerThread(threading.Thread):
     """One thread of a pool.
 
     Attributes:
-        task: What another worker does in its place when this one is abandoned; None where nothing is.
-        call: The number of the call that it is in.
-        progress: What is appended to after every call into the driver, a new list for every task; its length is the progress.
-        abandoned: The call is stuck: nothing waits for it any more.
+        task: The task that another worker takes over if this one is abandoned; None if there is nothing to take over.
+        call: The number of its current call.
+        progress: A list appended to after every call into the driver; new for every task. Its length shows progress.
+        abandoned: Whether its call is stuck, so that nothing waits for it any more.
         thread: The thread's identifier; 0 before it runs.
     """
 
@@ -206,7 +213,10 @@ class WorkerThread(threading.Thread):
         self._idle = 0.0
 
     def stood_still(self, seconds: float) -> float:
-        """Count so much time as passed, and return for how long no call has returned. Two watchers do not count twice."""
+        """Count elapsed time, and return for how many seconds no call has returned.
+
+        Two watchers do not count the same time twice.
+        """
         now = time.perf_counter()
         seconds, self._looked_at = min(seconds, now - self._looked_at), now
         before, self._seen = self._seen, (self.progress, len(self.progress))
@@ -215,10 +225,10 @@ class WorkerThread(threading.Thread):
         return self._idle
 
     def run(self) -> None:
-        """Work until there are more workers than the pool wants."""
+        """Work until the pool has more workers than it wants."""
         pool = self._pool
         self.thread = threading.get_ident()
-        with pool.lock:  # the thread that started this one may have been interrupted before it counted it
+        with pool.lock:  # the starting thread may have been interrupted before it added this worker
             pool.workers.add(self)
         try:
             while not ((self.abandoned or len(pool.workers) > pool.wanted) and pool.dismiss(self)):
@@ -228,25 +238,26 @@ class WorkerThread(threading.Thread):
                     continue
                 if task is not None:
                     task(self)
-                del task  # nothing here keeps a reader alive while the worker waits
+                del task  # a reference here would keep a reader alive while the worker waits
         finally:
             pool.forget(self)
 
 
 class WorkerPool:
-    """The workers of one source and the queue they work from.
+    """The workers of one source, and their queue.
 
     Attributes:
-        name: The source's name, which its threads have in theirs.
-        calls: By number, the worker that is in the call. Workers claim a number with ``setdefault`` and give it back with ``del``.
-        lock: Held for everything that looks at several workers.
-        workers: Workers that take tasks, sooner or later.
-        stuck: Workers that were abandoned, and are in a call still.
-        wanted: How many workers are kept.
-        fruitless: Workers abandoned since the driver last answered.
-        idle: What a worker without a task does for a source that is read in the background; gives the seconds until it is to be done
-            again, None for never. None for other sources.
-        blocked: Numbers of calls in progress, each with what is to be called when it returns.
+        name: The source's name; part of its threads' names.
+        calls: The worker that is in a call, by the call's number. Workers claim a number with ``setdefault`` and free it with
+            ``del``.
+        lock: Held for everything that concerns several workers.
+        workers: Workers that will take tasks.
+        stuck: Abandoned workers that are still in a call.
+        wanted: The number of workers to keep.
+        fruitless: The number of workers abandoned since the driver last answered.
+        idle: Called by a worker without a task, for a source that is read in the background. It returns the seconds until the next
+            call, or None for none. None for other sources.
+        blocked: Numbers of calls in progress, each with a function to call when it returns.
     """
 
     def __init__(self, name: str) -> None:
@@ -263,15 +274,15 @@ class WorkerPool:
         self._started = 0
 
     def submit(self, task: Task, wanted: int = 1, patient: bool = False) -> bool:
-        """Queue a task once for each of so many workers, and have so many that are not in a call, as far as the limits allow.
+        """Queue a task for a number of workers, and start workers until as many are free, within the limits.
 
         Args:
-            task: The task.
-            wanted: How many workers.
-            patient: Whether a single one may be in a call: it is nearly always done sooner than another is started.
+            task: The task. It is queued once per worker.
+            wanted: The number of workers.
+            patient: Whether a single worker may be in a call: that nearly always ends sooner than another worker starts.
 
         Returns:
-            Whether some worker will take the task.
+            Whether a worker will take the task.
         """
         with self.lock:
             self.wanted = wanted
@@ -294,7 +305,7 @@ class WorkerPool:
                 self._start()
 
     def abandon(self, worker: WorkerThread, call: int) -> None:
-        """Give up a worker that is stuck in a call; another one takes over, unless too many have been given up."""
+        """Abandon a worker that is stuck in a call. Another worker takes over, unless too many have been abandoned."""
         with self.lock:
             if worker.abandoned or self.calls.get(call) is not worker:
                 return
@@ -308,7 +319,7 @@ class WorkerPool:
                 self.queue.put(worker.task)
 
     def release(self) -> None:
-        """Let the workers leave as soon as no task is left."""
+        """Let the workers end as soon as no task is left."""
         with self.lock:
             self.wanted = 0
             for _ in self.workers:
@@ -322,7 +333,7 @@ class WorkerPool:
             self.unblock(call)  # it returned before the entry was made
 
     def unblock(self, call: int) -> None:
-        """Call what waited for a call to return."""
+        """Call the functions that waited for a call to return."""
         with self.lock:
             waiting = [again for blocked, again in self.blocked if blocked == call]
             self.blocked = [entry for entry in self.blocked if entry[0] != call]
@@ -330,7 +341,7 @@ class WorkerPool:
                 again()
 
     def dismiss(self, worker: WorkerThread) -> bool:
-        """Return whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
+        """Return whether a worker may end. If not, an abandoned worker whose call has returned counts as a worker again."""
         with self.lock:
             self.stuck.discard(worker)
             worker.abandoned = False
@@ -341,7 +352,7 @@ class WorkerPool:
             return leaves
 
     def forget(self, worker: WorkerThread) -> None:
-        """Remove a worker that ends, with the calls that it left in the middle."""
+        """Remove a worker that ends, and free the calls that it left unfinished."""
         with self.lock:
             self.workers.discard(worker)
             self.stuck.discard(worker)
@@ -349,7 +360,7 @@ class WorkerPool:
                 del self.calls[call]
 
     def waits_for(self) -> Wait | None:
-        """Return the vendor's tool that a worker has waited for longest; None where none waits for one."""
+        """Return the vendor's tool that a worker has waited for longest; None if none waits for a tool."""
         workers = {*list(self.stuck), *list(self.workers), *list(self.calls.values())}
         waits = [WAITS.get(worker.thread) for worker in workers]
         return min(filter(None, waits), key=lambda wait: wait.since, default=None)
@@ -358,7 +369,7 @@ class WorkerPool:
         return self.workers.difference(list(self.calls.values()))
 
     def _start(self) -> bool:
-        """Start another worker, as far as the limits allow. Returns whether there is one more."""
+        """Start another worker, within the limits. Return whether that succeeded."""
         if self.fruitless >= MAX_FRUITLESS or len(self.stuck) + len(self.workers) >= MAX_THREADS:
             return False
         self._started += 1

@@ -1,4 +1,4 @@
-"""How devices are connected: what the kernel shows of PCIe for devices of every vendor, and the links that their drivers tell of."""
+"""How devices are connected: PCIe paths from the kernel, for every vendor, and links reported by drivers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ NOT_TOLD = Unavailable(Reason.NOT_SUPPORTED, "the source of its numbers tells of
 NOT_COUNTED = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say how many there are")
 LEAD_ANYWHERE = Unavailable(Reason.NOT_SUPPORTED, "links are up, and the driver does not say where they lead")
 Described = Mapping[str, Details | Unavailable]
-"""By device key, what its driver tells on request."""
+"""By device key, the details that its driver gives on request."""
 
 
 def connect(slots: Sequence[DeviceSlot], described: Described) -> Topology:
-    """Put together how devices are connected. A partition stands where its device does, and is left out where that is listed.
+    """Return how devices are connected.
+
+    A partition has the connections of its device, and is left out if that device is listed.
 
     Args:
         slots: The devices.
-        described: What their drivers tell.
+        described: The details from their drivers.
     """
     wholes = {slot.identity.anchor for slot in slots if not slot.identity.parent}
     devices = [slot for slot in slots if slot.identity.parent not in wholes]
@@ -48,7 +50,7 @@ def _connection(one: DeviceSlot, other: DeviceSlot, described: Described) -> Con
             details = described.get(near.key)
             if isinstance(details, Details):
                 path = next((told for to, told in details.paths.items() if _leads_to(to, far)), path)
-            elif details is not None and not near.identity.pci_bus_id:  # it is not known for the same reason
+            elif details is not None and not near.identity.pci_bus_id:  # the path is unknown because the driver did not answer
                 path = details
     links = _links(one, other, described)
     missing = {name: why for name, why in (("path", path), ("links", links)) if isinstance(why, Unavailable)}
@@ -67,11 +69,11 @@ def _leads_to(to: str, far: DeviceSlot) -> bool:
 
 
 def _links(one: DeviceSlot, other: DeviceSlot, described: Described) -> Link | Unavailable | None:
-    """Return the links between two devices; None where there are none, as between devices of two vendors."""
+    """Return the links between two devices; None if there are none, which includes devices of two vendors."""
     if one.identity.vendor != other.identity.vendor:
         return None
     both = [found if isinstance(found := described.get(slot.key, NOT_TOLD), Unavailable) else found.links for slot in (one, other)]
-    for told, far in zip(both, (other, one), strict=True):  # what one of them tells is enough where the other one is lost
+    for told, far in zip(both, (other, one), strict=True):  # one side's report is enough if the other device is lost
         for link in () if isinstance(told, Unavailable) else told:
             if _leads_to(link.to, far):
                 return link
@@ -83,16 +85,19 @@ def _links(one: DeviceSlot, other: DeviceSlot, described: Described) -> Link | U
     for link in sides[0]:
         opposite = next((each for each in sides[1] if each.to == SWITCH and each.kind == link.kind), None)
         if link.to == SWITCH and opposite is not None:
+            # Both are connected to switches: the smaller number of links bounds the connection.
             return min(link, opposite, key=lambda each: each.count or 0)
     return LEAD_ANYWHERE if all(any(not link.to for link in side) for side in sides) else None
 
 
 def path_between(one: str, other: str) -> str | Unavailable:
-    """Return what PCIe has between two devices, as :attr:`~accelmetrics.schemas.topology.Connection.path` has it, or why that is not known.
+    """Return the PCIe path between two devices, or the reason why it is unknown.
+
+    Paths are named as in :attr:`~accelmetrics.schemas.topology.Connection.path`.
 
     Args:
-        one: PCI address of a device, however it is written.
-        other: That of the other one.
+        one: PCI address of a device, in any notation.
+        other: PCI address of the other device.
     """
     if not (one and other):
         return Unavailable(Reason.NOT_SUPPORTED, "a device has no PCI address")
@@ -101,20 +106,22 @@ def path_between(one: str, other: str) -> str | Unavailable:
         return Unavailable(Reason.NOT_SUPPORTED, NOT_SHOWN.format(pci_address(other if ways[0] else one)))
     common = next((place for place, names in enumerate(zip(*ways, strict=False)) if len(set(names)) > 1), min(map(len, ways)))
     if common > 1:
-        # A switch is a bridge up and one down for each of its ports: two devices on its ports have one port each below what they share.
+        # A switch is one upstream bridge and a downstream bridge per port. Two devices on ports of one switch share the upstream bridge,
+        # and each has one port below it.
         return "PIX" if max(map(len, ways)) - common <= 2 else "PXB"
     if common:
         return "PHB"
     nodes = [pci_slot(each)[0] for each in (one, other)]
     if None not in nodes:
         return "NODE" if nodes[0] == nodes[1] else "SYS"
+    # With a single NUMA node, all host bridges belong to it.
     if sum(re.fullmatch(r"node\d+", name) is not None for name in list_directory(NODES)) == 1:
         return "NODE"
     return Unavailable(Reason.NOT_SUPPORTED, "the kernel does not say to which NUMA nodes the host bridges belong")
 
 
 def rdma_cards() -> tuple[Nic, ...]:
-    """List the network cards with RDMA, in the order of their names' numbers."""
+    """Return the network cards with RDMA, in the natural order of their names (``mlx5_2`` before ``mlx5_10``)."""
     found = []
     for name in list_directory(INFINIBAND):
         address = os.path.realpath(f"{sysroot()}{INFINIBAND}/{name}/device").rpartition("/")[2]
