@@ -1,4 +1,4 @@
-"""The parts of built-in dialects: functions, and tables whose rows map a key to a name and a unit.
+"""The parts of built-in dialects: functions, and tables that map keys to names and units.
 
 Everything else follows from the catalogue: the unit of the value, whether it is a counter, and the equivalent keys of other
 device kinds and vendors. A dialect made for the GPUs of one vendor therefore covers every device as far as possible.

@@ -1,8 +1,8 @@
-"""A file with a record a row, for spreadsheets and data frames; and the layout of rows, which ``dump --format csv`` has too.
+"""A CSV file with a row per record, for spreadsheets and data frames. ``dump --format csv`` uses the same layout.
 
-A row has ``timestamp``, the metrics under their keys, what the program logged (``step``, ``loss``) and ``label.<name>``. A
-value that is missing leaves its field empty. The first record fixes the columns: its own, and those of values that are
-missing only for now. When a value comes that has none, the file is closed and another one begun that has its column too.
+The columns are ``timestamp``, the metrics by key, logged numbers (``step``, ``loss``) and ``label.<name>``. A missing value is an empty
+field. The first record fixes the columns: its own values, and values that are only temporarily missing. If a later record has a value
+without a column, the file is closed and a new one with that column begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
 
 
 class CsvExporter(FileExporter):
-    """Writes each record as a row."""
+    """Writes each record as a row of a CSV file."""
 
     name = "csv"
     beginning: ClassVar[bytes] = TIME.encode()
@@ -38,7 +38,7 @@ class CsvExporter(FileExporter):
     _columns: tuple[str, ...] = ()
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
-        del fresh  # what is in the file is known from its head
+        del fresh  # the file's first line already says which columns it has
         snapshot, logged = record.snapshot, _logged(record)
         keys = snapshot.header.keys
         for key, number in zip(keys, snapshot.numbers, strict=True):
@@ -52,6 +52,7 @@ class CsvExporter(FileExporter):
         if not head:
             columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(snapshot), *logged, *labels)))
             begin = csv_text([columns])
+        # The template is kept with the header: while only numbers change, a row costs one substitution.
         name = "csv", begin or head, *logged, *labels.items()
         template = snapshot.header.kept(name, lambda: (_template([TIME, *map(_plain, keys), *logged], labels, columns),))[0]
         if template is None:
@@ -60,11 +61,11 @@ class CsvExporter(FileExporter):
 
 
 def _template(numbered: Sequence[str], labels: Mapping[str, str], columns: Sequence[str]) -> NumberTemplate | None:
-    """Make the text of a row but for its numbers; None where something has no column.
+    """Return the text of a row without its numbers; None if a value has no column in the file.
 
     Args:
-        numbered: The columns of the time and the numbers; of two with one name the last counts.
-        labels: The labels by their columns, which go before numbers.
+        numbered: Columns of the time and the numbers. The last of several with the same name is used.
+        labels: Label texts by column. A label takes precedence over a number with the same column.
         columns: The file's columns.
     """
     places = {column: place for place, column in enumerate(numbered)}
@@ -77,36 +78,38 @@ def _template(numbered: Sequence[str], labels: Mapping[str, str], columns: Seque
 
 
 def _logged(record: Record) -> dict[str, int | float]:
-    """Return what the program logged by its columns: of numbers that were logged several times since the last record the latest."""
+    """Return the numbers logged since the last record by column. Of several values of a name, the latest is used."""
     cells: dict[str, int | float] = {}
     metrics = record.snapshot.metrics
     for step in record.own_steps:
         if step.step is not None:
             cells["step"] = step.step
         for name, value in step.values.items():
+            # A prefix keeps a logged name from sharing a column with a metric, a label or the time.
             taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
             cells[_plain(LOGGED + name if taken else name)] = value
     return cells
 
 
 def columns_of(snapshot: Snapshot) -> list[str]:
-    """Return a column for each key that has a value, or may get one without anything being plugged in."""
+    """Return a column for each key that has a value or may get one later."""
+    # A metric that the device does not support never gets a value, so it needs no column.
     late = (key for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
     return [_plain(key) for key in dict.fromkeys((*snapshot.metrics, *late))]
 
 
 def columns_in(head: bytes) -> tuple[str, ...]:
-    """Return the columns that a file's first line names."""
+    """Return the columns in a file's first line."""
     return tuple(next(csv.reader([head.decode("utf-8", "replace")])))
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> bytes:
-    """Write rows as lines."""
+    """Format rows as lines of CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
 def _plain(text: str) -> str:
-    """Return text that stays on its line and can be written."""
+    """Return the text with line breaks escaped and characters that UTF-8 cannot encode replaced."""
     return text if text.isprintable() else utf8(text.translate(_ONE_LINE))

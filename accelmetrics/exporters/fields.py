@@ -1,4 +1,4 @@
-"""What several exporters take from a record: numbers by device, the device's identity, text that UTF-8 can hold."""
+"""Helpers of several exporters: numbers by device, a device's identity as tags, text that UTF-8 can encode."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from accelmetrics.schemas.record import Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 INT64 = 2**63
-"""Whole numbers below this, and from its negative on, are 64 bits; trackers and databases have no room for others."""
+"""Upper limit (exclusive) of 64-bit integers; the lower limit is ``-INT64``. Trackers and databases reject larger integers."""
 
 
 def utf8(text: str) -> str:
-    """Return text that UTF-8 can hold: a lone surrogate becomes the six letters of its escape, as in JSON."""
+    """Return text that UTF-8 can encode: a lone surrogate becomes a six-character escape, as in JSON."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def step_tags(step: Step) -> dict[str, str]:
-    """Return the process that logged a step as tags, as far as it is known."""
+    """Return the node and rank that logged a step as tags. Unknown ones are left out."""
     tags = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
     return {name: text for name, text in tags.items() if text}
 
 
 def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str]]]:
-    """Sort a snapshot's keys by the device that they belong to.
+    """Group a snapshot's keys by device.
 
     Returns:
-        The devices in order, then None for the host and for keys of no single device. Each with its keys by the name below the
-        device: ``powerWatts``, ``process.memoryAllocated``, ``torch.memoryAllocatedBytes``; the host's by the whole key. Devices
-        without keys are left out.
+        Pairs of a device and its keys by name (``powerWatts``, ``process.memoryAllocated``, ``torch.memoryAllocatedBytes``), in device
+        order. Devices without keys are left out. The last pair has None as its device and contains the keys of the host and of no
+        single device, by the whole key.
     """
     rest = dict.fromkeys(snapshot.metrics)
     found: list[tuple[DeviceSlot | None, dict[str, str]]] = []

@@ -1,14 +1,13 @@
-"""Files that are whole at every moment: one that grows by lines, one that is replaced at once; and the exporters of a record a line.
+"""Crash-safe files: a file that grows by lines, a file that is replaced atomically, and the exporters that write a line per record.
 
-Every line goes to the end of a growing file in one ``write``, so that a kill leaves at most the last line cut, and what several
-processes write to one file does not mingle. Around it the file is locked (``flock``, which a kill gives up): under the lock a
-writer sees that the file is still the one that bears the name, removes what a killed writer left of a line, takes back what did
-not fit on the disk, and closes the file when it is full or old. Where a file system has no locks, and on Windows, this holds for one
-writer.
+A growing file is appended to with one ``write`` per call. A kill can therefore cut only the last line, and lines of several processes do
+not mix. The write happens under a lock (``flock``, which the system releases after a kill). Under the lock a writer checks that the path
+still names this file, removes an incomplete last line, takes back a partial write to a full disk, and closes the file when it is full or
+old. On file systems without locks, and on Windows, this holds for a single writer.
 
-A closed file gets a name with the time of its first record. It is compressed under another name, which becomes its own
-in one step when everything has reached the disk; only then the uncompressed one goes. So a kill between any two steps loses no
-record and doubles none. What was left undone is done when a file is opened or closed next, here or in another process.
+A closed file is renamed to a name with the time of its first record. Compression writes to a temporary name and renames the result when
+it has reached the disk; then the uncompressed file is removed. A kill between any two steps loses no record and duplicates none.
+Unfinished work is completed the next time that a process opens or closes a file.
 """
 
 from __future__ import annotations
@@ -38,31 +37,32 @@ if sys.platform != "win32":
     import fcntl
 
 LONGEST_HEAD = 1 << 24
-"""Bytes of a first line that are looked at."""
+"""Maximum number of bytes of a first line that are read."""
 RENAMING_SECONDS = 60.0
-"""How long a file that could not be renamed grows before that is tried again."""
+"""Seconds until a failed rename of a full file is retried."""
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
-"""What file systems answer that have no locks: then there is taken to be one writer."""
+"""Errors of file systems without locks. A single writer is then assumed."""
 LINKS = 40
-"""Links that the system follows."""
+"""Maximum number of symbolic links in a path; Linux has the same limit."""
 OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
 UNKNOWN = -1
-_FLAGS: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # Windows has the second alone
+_FLAGS: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # Windows has only O_BINARY, other systems only O_NOFOLLOW
 _BLOCK = 1 << 16
 
 
 class LineFile:
-    """A file that grows by whole lines. Devices and pipes are written to as they are: they have no end to mend.
+    """A file that grows by whole lines. Devices and pipes are supported, without repair and rotation.
 
     Args:
         path: The file.
-        beginning: What the first line of such a file begins with: a file that begins otherwise is not touched.
-        complete: Whether a last line without an end lacks nothing else; such a line is ended, another one removed.
-        fsync_every: After how many writes the file is made to reach the disk; 0 leaves it to the system.
-        max_bytes: It does not grow beyond this, unless by its only record; None for no limit.
-        max_seconds: Its last record is less than this after its first; None for no limit.
+        beginning: Prefix of the first line. A file with another first line is not modified.
+        complete: Returns whether a last line without a line break is otherwise complete. If so, the line break is added; if not, the
+            line is removed.
+        fsync_every: Number of writes between two syncs to the disk; 0 leaves syncing to the system.
+        max_bytes: Maximum size; only a single record may exceed it. None for no limit.
+        max_seconds: Maximum time from the first record to the last; None for no limit.
         compress: Compress closed files.
-        keep: How many closed files stay; None for all.
+        keep: Number of closed files to keep; None for all.
     """
 
     def __init__(
@@ -87,44 +87,44 @@ class LineFile:
         self._regular = True
         self._renames_from: float | None = None
         self.fresh = True
-        """Whether nothing was written here since the file was opened, or was cut short by something else."""
+        """Whether the file has no line of this object: since it was opened, or because another program truncated it."""
         self._head = b""
         self._size = UNKNOWN
         self._began_ns: int | None = None
         self._unsynced = 0
-        self._last = (0, b"")  # the place of what was written here last, and it
+        self._last = (0, b"")  # offset and bytes of the last write of this object
 
     def open(self) -> None:
-        """Make the file, or see what is in it.
+        """Create the file, or check an existing one and repair its end.
 
         Raises:
-            DocumentError: It is there and holds something else.
+            DocumentError: The file exists and has other contents.
             OSError: It cannot be opened.
         """
         with self._locked():
             self._tidy()
 
     def write(self, lines_for: Callable[[bytes], bytes | None], time_ns: int) -> None:
-        """Add lines, or nothing.
+        """Append lines: all of them, or none.
 
         Args:
-            lines_for: Gives the lines for a file with this first line, which is empty for a new one; None where they need a new one.
-            time_ns: Their time, in nanoseconds since 1970.
+            lines_for: Function of the file's first line (empty for a new file) that returns the lines, or None if they need a new file.
+            time_ns: Time of the lines, in nanoseconds since 1970.
 
         Raises:
-            DocumentError: The file holds something else.
-            OSError: They cannot be written; the file is as it was.
+            DocumentError: The file has other contents.
+            OSError: The lines cannot be written; the file is unchanged.
         """
         with self._locked():
             if self._every:
-                self.sync(self._every)  # what failed last time is told before anything else is taken
+                self.sync(self._every)  # report a sync that failed after the last write, before accepting new lines
             lines = self._fitting(lines_for, time_ns)
             assert self._descriptor is not None
             try:
                 write_all(self._descriptor, lines)
             except OSError:
                 if self._regular and self._is_ours():
-                    with suppress(OSError):  # then it is mended before the next line
+                    with suppress(OSError):  # the next write repairs the end of the file
                         os.ftruncate(self._descriptor, self._size)
                 raise
             self.fresh = False
@@ -133,26 +133,26 @@ class LineFile:
             self._size += len(lines)
             self._head = self._head or lines[: lines.index(b"\n") + 1]
             self._began_ns = time_ns if self._began_ns is None else self._began_ns
-        # From here on the lines are written, and an error would have them written again.
+        # The lines are written. An error from here on would make the caller write them again, so the next write reports it.
         with suppress(OSError):
             if self._every:
                 self.sync(self._every)
 
     def sync(self, least: int = 1) -> None:
-        """Have everything reach the disk, if at least so many writes have not.
+        """Sync the file to the disk if at least ``least`` writes have not been synced.
 
         Raises:
-            OSError: The disk has a fault, or is full after all.
+            OSError: The disk has a fault or is full.
         """
         if self._regular and self._descriptor is not None and self._unsynced >= least and self._is_ours():
             os.fsync(self._descriptor)
             self._unsynced = 0
 
     def close(self) -> None:
-        """Have everything reach the disk, and close the file.
+        """Sync the file to the disk and close it.
 
         Raises:
-            OSError: As for :meth:`sync`; the file is closed.
+            OSError: As for :meth:`sync`; the file is closed nevertheless.
         """
         try:
             self.sync()
@@ -167,7 +167,7 @@ class LineFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the file's lock, opened if need be, with what other writers did to it known."""
+        """Open the file if necessary, hold its lock, and take notice of changes by other writers."""
         try:
             self._acquire()
             yield
@@ -182,7 +182,7 @@ class LineFile:
     def _acquire(self) -> None:
         while True:
             if self._descriptor is None or not self._is_ours():
-                self._drop()  # without closing what is somebody else's
+                self._drop()  # closes the descriptor only if it is still this file
                 self._descriptor = self._opened()
             if not self._regular:
                 return
@@ -196,7 +196,7 @@ class LineFile:
                 break
             with suppress(OSError):
                 self.sync()
-            self._drop()  # it was closed by another writer, or moved away
+            self._drop()  # another writer closed the file, or somebody moved it: open the path again
         if os.fstat(self._descriptor).st_size != self._size:
             self._look(self._descriptor)
 
@@ -219,7 +219,7 @@ class LineFile:
         return descriptor
 
     def _look(self, descriptor: int) -> None:
-        """Read what others wrote: to the file before this opened it, or beside this; mend its end."""
+        """Read changes by other writers, check the first line and repair an incomplete last line."""
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
             head, second = file.readline(LONGEST_HEAD), file.read(_BLOCK)
@@ -227,7 +227,8 @@ class LineFile:
                 begin = self._beginning.decode()
                 raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
             self._size = file.seek(0, os.SEEK_END)
-        place, last = self._last  # another writer may have made a file that was cut short longer than it was
+        # The size alone does not show a truncation: another writer may have made the file longer again since.
+        place, last = self._last
         self.fresh = self.fresh or _read_at(descriptor, len(last), place) != last
         end = _end_of_lines(descriptor, self._size)
         if end < self._size and self._complete(_read_at(descriptor, self._size - end, end)):
@@ -240,7 +241,7 @@ class LineFile:
         self._began_ns = (first_time(head) or first_time(second) or os.fstat(descriptor).st_mtime_ns) if self._size else None
 
     def _fitting(self, lines_for: Callable[[bytes], bytes | None], time_ns: int) -> bytes:
-        """Return the lines for the file as it is now, or for a new one."""
+        """Return the lines for the current file, or rotate it and return the lines for a new one."""
         while True:
             lines = lines_for(self._head)
             if lines is not None:
@@ -254,20 +255,20 @@ class LineFile:
                 return lines
 
     def _rotated(self, needed: bool) -> bool:
-        """Close the file and begin a new one. False where it cannot be renamed: then it grows beyond its limits, which is logged once.
+        """Close the file and begin a new one. Return False if it cannot be renamed and may grow beyond its limits.
 
         Raises:
-            OSError: It cannot be renamed, and a new one is needed; or it does not reach the disk, or a new one cannot be made.
+            OSError: A new file is needed and the old one cannot be renamed; the sync fails; or the new file cannot be created.
         """
         if not needed and self._renames_from is not None and time.monotonic() < self._renames_from:
             return False
         self.sync()
         began = self._began_ns or 0
-        if sys.platform == "win32":  # which renames no open file
+        if sys.platform == "win32":  # Windows cannot rename an open file
             self._drop()
         try:
             self.path.replace(next_closed(self.path, began))
-        except OSError as error:  # it is mounted by itself, or the folder's owner is another user
+        except OSError as error:  # for example, the file is a mount point, or another user owns the directory
             if self._descriptor is None:
                 self._acquire()
             why = f"it cannot be renamed: {error.strerror}"
@@ -285,7 +286,8 @@ class LineFile:
         return True
 
     def _tidy(self) -> None:
-        """Remove surplus closed files and compress the others. What fails now is done at the next start or closing."""
+        """Remove surplus closed files and compress the others."""
+        # Errors are ignored: the next call, when a file is opened or closed, tries again.
         names = closed_files(self.path) if self._regular else []
         surplus = 0 if self._keep is None else max(0, len(names) - self._keep)
         with suppress(OSError):
@@ -298,24 +300,26 @@ class LineFile:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write everything, in one call unless only a part fits: the next call then says why, or finds room.
+    """Write all bytes, in one call if possible.
 
     Raises:
-        OSError: Not all of it can be written.
+        OSError: Some bytes cannot be written.
     """
+    # A full disk first accepts a part without an error; the next call raises or finds room.
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])
 
 
 def _read_at(descriptor: int, size: int, begin: int) -> bytes:
-    """Return the bytes at a place. Lines are appended, so that the file's position serves reading alone."""
+    """Return the bytes at an offset."""
+    # Moving the file's position is harmless: O_APPEND writes to the end regardless.
     os.lseek(descriptor, begin, os.SEEK_SET)
     return os.read(descriptor, size)
 
 
 def _end_of_lines(descriptor: int, size: int) -> int:
-    """Return where the last whole line ends."""
+    """Return the offset at which the last whole line ends."""
     while size > 0:
         begin = max(0, size - _BLOCK)
         found = _read_at(descriptor, size - begin, begin).rfind(b"\n")
@@ -326,11 +330,9 @@ def _end_of_lines(descriptor: int, size: int) -> int:
 
 
 def is_still(descriptor: int, status: os.stat_result) -> bool:
-    """Return whether a descriptor still is the file that was opened with this status, and can be written to.
-
-    Programs that become daemons close all descriptors, and the next file that they open gets the same number. A program that does so on
-    another thread between this check and the write is not noticed: no system call does both.
-    """
+    """Return whether a descriptor still refers to the file that was opened with this status, and is writable."""
+    # A program that becomes a daemon closes all descriptors, and the next file that it opens may get the same number. If another thread
+    # does so between this check and the write, it goes unnoticed: no system call does both.
     try:
         if sys.platform != "win32" and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             return False
@@ -340,7 +342,7 @@ def is_still(descriptor: int, status: os.stat_result) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one that bears the name."""
+    """Return whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -348,8 +350,8 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Have names reach the disk, where the file system can be told to."""
-    with suppress(OSError):
+    """Sync a directory to the disk, so that new and renamed files survive a power failure."""
+    with suppress(OSError):  # not every file system can sync a directory, and Windows cannot open one
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -358,16 +360,16 @@ def sync_directory(path: Path) -> None:
 
 
 def compress(closed: Path) -> None:
-    """Replace a closed file by its compressed form, under the lock of the growing one.
+    """Replace a closed file with its compressed form. The caller holds the lock of the growing file.
 
     Raises:
-        OSError: There is no room, or it cannot be read or written; the closed file is as it was.
+        OSError: The disk is full, or a file cannot be read or written; the closed file is unchanged.
     """
-    if not packed(closed).exists():  # else made before a kill: it appears whole or not at all
+    if not packed(closed).exists():  # an existing one is complete, left by a kill before the unlink below
         with closed.open("rb") as source:
             mode = os.fstat(source.fileno()).st_mode & 0o777
             begun = _unfinished(closed)
-            begun.unlink(missing_ok=True)  # one that a kill left, or that another user put there
+            begun.unlink(missing_ok=True)  # left by a kill, or placed there by another user
             new = open(begun, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - closed by replacing()
             with replacing(packed(closed), new, mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
                 shutil.copyfileobj(source, packer, 1 << 20)
@@ -382,10 +384,7 @@ def _unfinished(closed: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
-    """Put a new file, which the block fills, in the place of another at once, on the disk too; where that fails it is removed.
-
-    So it is where Ctrl-C interrupts it.
-    """
+    """Yield a new file to fill, then sync it and rename it to ``path`` atomically. After any error, or Ctrl-C, it is removed."""
     placed = False
     try:
         with file:
@@ -394,7 +393,7 @@ def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(file.name).replace(path)  # closed: Windows renames no open file
+        Path(file.name).replace(path)  # after closing it: Windows cannot rename an open file
         placed = True
     finally:
         if not placed:
@@ -402,13 +401,13 @@ def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_result:
-    """Put a file in the place of another at once: readers see the old one or the new one.
+    """Replace a file atomically: readers see the old contents or the new ones.
 
     Returns:
-        The new file's status, by which it is known again.
+        The status of the new file, which identifies it later.
 
     Raises:
-        OSError: It cannot be written; what was there stays.
+        OSError: It cannot be written; the old file is unchanged.
     """
     path = followed(path.parent) / path.name
     new = tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False)  # noqa: SIM115 - closed by replacing()
@@ -418,26 +417,26 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_resul
 
 
 class FileExporter(ABC):
-    """What the exporters to files of lines share.
+    """Base class of exporters that write lines to a file.
 
     Args:
-        path: The file. It is added to when it is there.
-        fsync_every: After how many records the file is made to reach the disk: a power failure loses no more. 0 leaves it to
-            the system. Flushing and closing do it too.
-        max_bytes: Close the file, and begin another, before it grows beyond this.
-        max_seconds: Close it before it holds more than this much time.
+        path: The file. Records are appended to an existing one.
+        fsync_every: Number of records between two syncs to the disk. A power failure loses at most this many. 0 leaves syncing to the
+            system. Flushing and closing also sync.
+        max_bytes: Close the file and begin a new one before it grows beyond this size.
+        max_seconds: Close the file and begin a new one before it spans more than this time.
         compress: Compress closed files.
-        keep: How many closed files stay; the oldest go first.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        keep: Number of closed files to keep. The oldest are removed first.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: An option makes no sense, or the file's directory does not exist.
+        InvalidOptionError: An option has an invalid value, or the file's directory does not exist.
     """
 
     name: str
     beginning: ClassVar[bytes]
     json_lines: ClassVar[bool]
-    """Whether lines are JSON: then a last line without an end may lack nothing else. What is left of a row's 12.5 may be 12."""
+    """Whether lines are JSON. A last line of JSON without a line break can be recognised as complete; a cut row cannot: 12 may be 12.5."""
 
     def __init__(
         self,
@@ -467,15 +466,15 @@ class FileExporter(ABC):
 
         Args:
             record: The record.
-            head: The first line of the file, which is empty for a new one.
-            fresh: Whether the file has nothing of this exporter yet, as it is open now.
+            head: The first line of the file; empty for a new file.
+            fresh: Whether the file has no line of this exporter since it was opened.
 
         Returns:
-            The lines; None where they need a new file.
+            The lines; None if they need a new file.
         """
 
-    def wrote(self) -> None:  # noqa: B027 - most have nothing to note
-        """Note that the lines that were asked for last are in the file."""
+    def wrote(self) -> None:  # noqa: B027 - most subclasses keep no state about written lines
+        """Handle a successful write of the lines that were returned last."""
 
     def open(self) -> None:
         self._file.open()
@@ -492,7 +491,7 @@ class FileExporter(ABC):
 
 
 def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON as it stands."""
+    """Return whether a text is valid JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -501,7 +500,7 @@ def is_json(text: bytes) -> bool:
 
 
 class JsonlExporter(FileExporter):
-    """Writes each record as a line, below a header with what seldom changes: see :mod:`accelmetrics.schemas.lines`."""
+    """Writes each record as a line of JSON, after a header line with rarely changing data: see :mod:`accelmetrics.schemas.lines`."""
 
     name = "jsonl"
     beginning: ClassVar[bytes] = b'{"schema_version"'
@@ -509,11 +508,11 @@ class JsonlExporter(FileExporter):
     _writer: LineWriter | None = None
 
     def open(self) -> None:
-        self._writer = None  # each start, and each process, has a stream of its own
+        self._writer = None  # each start and each process begins a new stream with a new header
         super().open()
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes:
-        del head  # whose header that is, or which of them, does not matter
+        del head  # lines refer to this exporter's header, which need not be the file's first
         if self._writer is None:
             self._writer = LineWriter()
         return self._writer.lines(record, fresh).encode("ascii")
@@ -524,20 +523,20 @@ class JsonlExporter(FileExporter):
 
 
 def growing_path(path: str) -> Path:
-    """Return where a growing file is; a link is followed, so that closed files lie beside it.
+    """Return the absolute path of a growing file, with symbolic links followed.
 
     Raises:
-        InvalidOptionError: There can be no such file.
+        InvalidOptionError: The path cannot be used for a file.
     """
     found = absolute(path)
     try:
-        real = followed(found)
+        real = followed(found)  # closed files are in the directory of the real file
         if found.is_dir():
             raise InvalidOptionError(f"{path} is a directory: name a file in it")
         if found.suffix == PACKED:
             raise InvalidOptionError(f"{path} ends in {PACKED}: closed files are compressed with compress=true")
         if found.exists() and not found.is_file():
-            return found  # a device, a pipe: what /dev/stdout is a link to has no name
+            return found  # a device or a pipe: the target of the link /dev/stdout may have no path
         if not real.parent.is_dir():
             raise InvalidOptionError(f"{path}: the directory {real.parent} does not exist")
     except OSError as error:
@@ -545,23 +544,22 @@ def growing_path(path: str) -> Path:
     return real
 
 
-# Where a file that is written really is, and whom it belongs to. In a folder that every user may write to, such as ``/tmp``, another user
-# may have put a link or a file under the name that is written to. Linux can refuse these (``fs.protected_symlinks``,
-# ``fs.protected_regular``); here they are refused wherever that is switched off too, and where a link is looked up before it is opened,
-# which the system's own protection does not see.
+# The real location and the owner of a file. In a directory that every user may write to, like /tmp, another user may have placed a link or
+# a file under the name that is written to. Linux can refuse these (fs.protected_symlinks, fs.protected_regular). The functions below also
+# refuse them where this is switched off, and when a link is resolved before the file is opened, where Linux does not protect.
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return where it is, whatever directory the program goes to later; ``~`` is the user's home."""
-    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - those of pathlib raise where there is no home
+    """Return the absolute path, with ``~`` expanded. It stays valid if the program changes its working directory."""
+    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - pathlib's functions raise if there is no home
 
 
 def followed(path: Path) -> Path:
-    """Return where a path leads, as an absolute one.
+    """Return the absolute path with symbolic links resolved.
 
     Raises:
-        PermissionError: On the way is another user's link, or at its end another user's file, in a folder that all may write to.
-        OSError: It cannot be looked up.
+        PermissionError: A link, or the file itself, belongs to another user, in a directory that all users may write to.
+        OSError: The path cannot be resolved.
     """
     path = path.absolute()
     at, rest, links = Path(path.anchor), list(path.parts[:0:-1]), 0
@@ -584,10 +582,10 @@ def followed(path: Path) -> Path:
 
 
 def folder_for_files(path: str | os.PathLike[str]) -> Path:
-    """Return where a folder is that new files are made in, or will be.
+    """Return the resolved path of a directory for new files. It need not exist yet.
 
     Raises:
-        InvalidOptionError: There can be no such folder.
+        InvalidOptionError: The path cannot be used for a directory.
     """
     try:
         found = followed(absolute(path))
@@ -599,11 +597,11 @@ def folder_for_files(path: str | os.PathLike[str]) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder where it is missing: for its owner alone in a folder that is open to all.
+    """Create a directory and its parents if missing. In a directory that is open to all, it is private to its owner.
 
     Raises:
-        PermissionError: Another user was quicker there.
-        OSError: It cannot be made.
+        PermissionError: Another user created it first.
+        OSError: It cannot be created.
     """
     if not path.is_dir():
         make_folder(path.parent)
@@ -612,10 +610,10 @@ def make_folder(path: Path) -> None:
 
 
 def check_owner(status: os.stat_result, path: Path) -> None:
-    """Refuse what another user has put into a folder that all may write to; the folder's owner may.
+    """Refuse a file or link of another user in a directory that all users may write to. The directory's owner is trusted.
 
     Raises:
-        PermissionError: It is such a link or file.
+        PermissionError: The file or link is refused.
     """
     folder = path.parent.stat()
     if sys.platform != "win32" and is_open_to_all(folder) and status.st_uid not in (os.geteuid(), folder.st_uid):
@@ -623,10 +621,10 @@ def check_owner(status: os.stat_result, path: Path) -> None:
 
 
 def is_open_to_all(folder: os.stat_result) -> bool:
-    """Return whether a folder is such as ``/tmp``: all users may put files there, and remove only their own."""
+    """Return whether all users may create files in a directory but remove only their own, as in ``/tmp``."""
     return folder.st_mode & OPEN_TO_ALL == OPEN_TO_ALL
 
 
 def mode_of_new(folder: Path) -> int:
-    """Return the mode of a new file, from which the user's mask is still taken: for its owner alone in a folder that is open to all."""
+    """Return the mode of a new file, before the umask is applied. In a directory that is open to all, the file is private to its owner."""
     return 0o600 if is_open_to_all(folder.stat()) else 0o666

@@ -1,8 +1,8 @@
-"""Writes records as InfluxDB's line protocol: to a server over HTTP, or to a file.
+"""Writes records in InfluxDB's line protocol: to a server over HTTP, or to a file.
 
-The servers are InfluxDB 1, 2 and 3, VictoriaMetrics and whatever else takes the protocol; a file is what their tools import. A
-record is a point per device, one for the host, one per logged step, one for the monitor. The protocol is a line per point; clients exist
-for one server version each.
+The server is InfluxDB 1, 2 or 3, VictoriaMetrics or any other that accepts the protocol. A file can be imported with their tools. A
+record becomes a point per device, one for the host, one per logged step and one for the monitor. Each point is a line. No client
+library is used, because each one supports a single server version.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 HEADER = b"# accelmetrics line protocol\n"
-"""A comment: by it a file of ours is known from one that must not be touched."""
+"""First line of a file, a comment of the protocol. It identifies files of this exporter; others are not modified."""
 FSYNC_EVERY = 60
-"""Records after which a file is made to reach the disk."""
+"""Number of records between two syncs of a file to the disk."""
 PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-"""Nanoseconds in each unit that a server takes timestamps in."""
+"""Nanoseconds per unit of a timestamp."""
 PASSING_STATUSES = frozenset({408, 429})
+"""Statuses below 500 after which a retry may succeed."""
 
+# Targets that miss http://: with a user name, or with a host and a port.
 _HALF_AN_ADDRESS = re.compile(r"^//|^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
 _SPECIAL = re.compile(r"([,= ])")
 _SPECIAL_IN_MEASUREMENT = re.compile(r"([, ])")
+# Names that InfluxDB reserves.
 _RESERVED = frozenset({"time", "_field", "_measurement"})
-"""Names that InfluxDB keeps for itself."""
 
 
 class InfluxExporter:
-    """Line protocol for a server or a file.
+    """Writes line protocol to a server or a file.
 
     Args:
         target: ``http://HOST:PORT``, with or without the path of the write endpoint, or the path of a file.
         db: Database, for version 1 and VictoriaMetrics.
         rp: Retention policy, for version 1.
         org: Organisation, for version 2.
-        bucket: Bucket, for version 2: without a path in the target, it is what tells the versions apart.
-        precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``. A file has always nanoseconds.
-        token_file: A file with the API token, or with ``NAME:PASSWORD``. Read before each record, so that it may be exchanged.
-        prefix: What every measurement's name begins with.
-        ca_file: Authorities to trust, PEM. None: the system's.
-        timeout: Seconds until a request has failed.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        bucket: Bucket, for version 2. If the target has no path, a bucket selects the endpoint of version 2.
+        precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``. A file always has nanoseconds.
+        token_file: A file with the API token, or with ``NAME:PASSWORD``. It is read before each record, so it may be replaced at any time.
+        prefix: Prefix of every measurement's name.
+        ca_file: PEM file with the certificate authorities to trust. None uses the system's.
+        timeout: Seconds after which a request fails.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: An option cannot be used.
+        InvalidOptionError: An option has an invalid value.
         MissingDependencyError: httpx is not installed, and the target is a server.
     """
 
@@ -86,7 +88,7 @@ class InfluxExporter:
         self.metrics = MetricSelection(metrics)
         self._token_file = token_file
         self._target: LineFile | HttpClient
-        # A message about a target that is neither an address nor a file may not repeat it: see the password.
+        # Messages about an invalid target do not repeat it: it may contain a password.
         scheme, mark, _ = target.partition("://")
         if mark and scheme.lower() not in ("http", "https"):
             raise InvalidOptionError("influx: the address must begin with http:// or https://")
@@ -94,7 +96,7 @@ class InfluxExporter:
             raise InvalidOptionError("influx: the target looks like an address: write http:// before it, or ./ before the name of a file")
         if mark:
             client = self._target = HttpClient(target, timeout, "influx", {"user-agent": USER_AGENT}, (ca_file, None, None))
-            # The path and the query of the server's version.
+            # Path and query depend on the version of the server.
             if client.url.path in ("", "/"):
                 client.url = client.url.copy_with(path="/api/v2/write" if bucket else "/write")
             version_1 = client.url.path.endswith("/write") and not client.url.path.endswith("/api/v2/write")
@@ -102,7 +104,7 @@ class InfluxExporter:
             client.url = client.url.copy_merge_params({name: value for name, value in query.items() if value})
         else:
             precision = "ns"
-            # A cut line is never whole: how many digits its last number lacks cannot be told.
+            # A line without a line break is never complete: nobody knows how many digits its last number misses.
             self._target = LineFile(growing_path(target), HEADER, lambda _: False, FSYNC_EVERY)
         self._points = PointWriter(prefix, precision)
 
@@ -126,16 +128,16 @@ class InfluxExporter:
             raise (ConnectionError if status >= 500 or status in PASSING_STATUSES else RejectedError)(message)
 
     def lines(self, record: Record, head: bytes, fresh: bool = False) -> bytes:
-        """Return a record's lines for a file with this first line, as :meth:`~accelmetrics.exporters.files.FileExporter.lines` does."""
+        """Return a record's lines for a file with this first line, like :meth:`~accelmetrics.exporters.files.FileExporter.lines`."""
         del fresh
         body = self._points.text(record).encode()
         return body if head else HEADER + body
 
     def wrote(self) -> None:
-        """Return at once: no line depends on what was written before."""
+        """Do nothing: no line depends on earlier ones."""
 
     def flush(self) -> None:
-        """Have a file reach the disk; with a server nothing waits."""
+        """Sync a file to the disk. For a server there is nothing to do."""
         if isinstance(self._target, LineFile):
             self._target.sync()
 
@@ -147,10 +149,10 @@ class InfluxExporter:
 
 
 class PointWriter:
-    """Writes records; the text around the numbers is made once for each header.
+    """Formats records as line protocol. The text around the numbers is built once per header.
 
     Args:
-        prefix: What every measurement's name begins with.
+        prefix: Prefix of every measurement's name.
         precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``.
     """
 
@@ -158,16 +160,16 @@ class PointWriter:
         self._prefix, self._unit = prefix, PRECISIONS[precision]
 
     def text(self, record: Record) -> str:
-        """Return the points of a record, each a whole line: of the devices and the host, of what the program logged, of the monitor."""
+        """Return the lines of a record: devices and host, logged steps, monitor."""
         snapshot, prefix = record.snapshot, self._prefix
         numbers, header = snapshot.numbers, snapshot.header
         moment = snapshot.time_ns // self._unit
         common = {**record.labels, "host": snapshot.hostname}
         whole = header.kept("integers", lambda: [place for key, place in header.places.items() if (row := match(key)) and row.integer])
-        too_large = frozenset([place for place in whole if not -INT64 <= numbers[place] < INT64])  # a field has no room for them
+        too_large = frozenset([place for place in whole if not -INT64 <= numbers[place] < INT64])  # an integer field has 64 bits
 
         def measured() -> tuple[list[type[int | float | str]], NumberTemplate]:
-            # A value keeps the type that its field always has: a server refuses one that changes it.
+            # A field keeps its type even if the driver's answers vary: a server refuses a field that changes its type.
             types: list[type[int | float | str]] = [float] * len(numbers)
             for place in whole:
                 types[place] = str if place in too_large else int
@@ -185,36 +187,38 @@ class PointWriter:
         texts = [repr(as_type(number)) for as_type, number in zip(types, numbers, strict=True)]
         lines = [template.fill([*texts, str(moment)])]
         for step in record.steps:
-            logged = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
+            logged = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no NaN or infinity
             if step.step is not None:
                 logged["step"] = _integer(step.step)
             lines.append(_line(_head(f"{prefix}training", {**common, **step_tags(step)}), _named(logged), step.time_ns // self._unit))
         if record.monitor is not None:
             counted = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
-            counted["interval"] = _float(record.monitor.interval)  # the one that is no counter
+            counted["interval"] = _float(record.monitor.interval)  # all others are counters, thus integers
             lines.append(_line(_head(f"{prefix}monitor", common), _named(counted), moment))
         return "".join(lines)
 
 
 def _named(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return fields under names that the protocol has."""
+    """Return fields with their names escaped. Fields without a name are left out."""
     return {escaped(_free(name)): value for name, value in fields.items() if name}
 
 
 def _line(head: str, fields: Mapping[str, str], timestamp: int) -> str:
-    """Format one point; nothing without fields, which the protocol does not have. A number without room in its field is left out."""
+    """Format a point; empty if no field is left. Fields without a value are left out."""
+    # A field is empty if its integer does not fit into 64 bits. The protocol has no points without fields.
     written = ",".join([f"{name}={value}" for name, value in fields.items() if value])
     return f"{head} {written} {timestamp}\n" if written else ""
 
 
 def _head(measurement: str, tags: Mapping[str, str]) -> str:
-    """Format what a point begins with."""
+    """Format the measurement and the tags of a point."""
+    # Sorted tags, as InfluxDB recommends: the server need not sort them.
     texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
     return measurement_name(measurement) + "".join(f",{tag}={texts[tag]}" for tag in sorted(texts))
 
 
 def _integer(value: int | float) -> str:
-    """Format an integer with an ``i``; nothing for a number that is too large to be one."""
+    """Format an integer with the suffix ``i``; empty if it does not fit into 64 bits."""
     return f"{int(value)}i" if -INT64 <= value < INT64 else ""
 
 
@@ -230,8 +234,8 @@ def _free(name: str) -> str:
 def escaped(text: str) -> str:
     r"""Return a tag's name or value, or a field's name, with commas, equals signs and spaces escaped.
 
-    What the protocol cannot carry is replaced: control characters by a space, and a backslash by a slash where it would stand
-    before a special character, another backslash or the end, since servers differ in how they read that.
+    Control characters, which the protocol cannot carry, become a space. A backslash before a special character, before another
+    backslash or at the end becomes a slash, because servers differ in how they read it.
     """
     return _SPECIAL.sub(r"\\\1", _plain(text))
 

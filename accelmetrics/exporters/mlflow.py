@@ -47,13 +47,13 @@ class MlflowExporter(Tracker):
         tracking_uri: Where MLflow keeps it; what MLflow is configured to use unless given.
         experiment: Begin a run of ours in this experiment, made if need be.
         run_name: Begin a run of ours with this name.
-        prefix: Before every key that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        prefix: Prefix of every measured key.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: mlflow is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "mlflow"

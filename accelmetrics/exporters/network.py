@@ -1,4 +1,4 @@
-"""What exporters that use the network share: addresses, and the error of a peer that says no."""
+"""Helpers of exporters that use the network: addresses, and the error for a record that a peer refuses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _FORM = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>\d{
 
 
 class RejectedError(AccelMetricsError):
-    """The peer refused a record for good: offering it again would be refused again. The message holds the peer's own words."""
+    """The peer refused a record permanently, so a retry is useless. The message contains the peer's answer."""
 
 
 class Address(NamedTuple):
     """A host and a port.
 
     Attributes:
-        host: A name or an address.
-        port: 0 lets the system choose.
+        host: A host name or an IP address.
+        port: The port; 0 lets the system choose one.
     """
 
     host: str
@@ -35,10 +35,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, port: int) -> Address:
-        """Read ``HOST:PORT``, ``[ADDRESS]:PORT``, ``HOST`` or ``PORT``; what is left out is loopback, or ``port``.
+        """Parse ``HOST:PORT``, ``[ADDRESS]:PORT``, ``HOST`` or ``PORT``. The default host is loopback, the default port is ``port``.
 
         Raises:
-            InvalidOptionError: The text is none of these.
+            InvalidOptionError: The text has another form.
         """
         found = _FORM.fullmatch(f":{text}" if text.isascii() and text.isdigit() else text)
         number = int(found["port"] or port) if found else -1
@@ -48,17 +48,17 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs on this machine can reach it."""
+        """Whether only programs on this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def resolve(self, kind: socket.SocketKind, flags: int = 0) -> list[tuple[Any, ...]]:
-        """Look the host up: family, kind, protocol and address of each end, in the system's order.
+        """Resolve the host to a list of family, kind, protocol and socket address, in the system's order.
 
         Raises:
-            OSError: There is no such host.
+            OSError: The host is not found.
         """
         try:
             found = socket.getaddrinfo(self.host, self.port, type=kind, flags=flags)
@@ -69,10 +69,10 @@ class Address(NamedTuple):
 
 
 def check_timeout(exporter: str, timeout: float) -> None:
-    """Refuse a timeout that is none.
+    """Check that a timeout is a finite number above 0.
 
     Raises:
-        InvalidOptionError: It is no finite number above 0.
+        InvalidOptionError: It is not.
     """
     if not 0 < timeout < float("inf"):
         raise InvalidOptionError(f"{exporter}?timeout is {timeout:g}: it must be more than 0 seconds, and finite")

@@ -1,10 +1,10 @@
-"""Messages about findings, to where a person sees them: a JSON POST to an address, or any service that apprise knows.
+"""Messages about findings: as a JSON POST to an address, or by any service that apprise supports.
 
 >>> accelmetrics.Monitor(notify=["https://hooks.example.org/gpu"])                                 # doctest: +SKIP
 >>> accelmetrics.Monitor(notify=["ntfy://my-topic", "slack://TokenA/TokenB/TokenC"])               # doctest: +SKIP
 
-A message says which findings have begun and which are over. The first is sent at once; what follows within a minute comes together, so
-that a node on which everything fails sends a message a minute and not hundreds.
+A message lists the findings that have begun and the ones that are over. The first message is sent at once. Findings of the following
+minute are combined into one message, so that a node on which everything fails sends one message per minute and not hundreds.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.text import counted, printable
 
 PAUSE = 60.0
-"""Seconds between two messages at least."""
+"""Minimum number of seconds between two messages."""
 TIMEOUT = 10.0
-"""Seconds for which a server is waited for."""
+"""Seconds after which a request to a server fails."""
 MOST = 20
-"""Findings that a message names; the others are counted."""
+"""Maximum number of findings in a message's text; further ones are only counted."""
 KEPT = 1000
-"""Findings that wait for a message; later ones are counted alone."""
+"""Maximum number of findings that wait for a message; further ones are only counted."""
 BEGUN, OVER = "begin", "end"
 
 
 Send = Callable[[str, str, Mapping[str, Any]], None]
-"""Sends a message: its title, its text and the details. It raises :class:`ConnectionError` where that was not taken."""
+"""Function that sends a message: title, text and details. It raises :class:`ConnectionError` if the message is not accepted."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A message goes where it was sent to, or nowhere."""
+    """A handler that follows no redirect."""
 
+    # The user has named the recipient of the message and of the password. A redirect could send both elsewhere.
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
 
 
 def json_post(url: str) -> tuple[str, Send]:
-    """Return how an ``http://`` or ``https://`` address is shown, and what posts title, message and details there as one JSON object.
+    """Return the printable form of an ``http://`` or ``https://`` address, and a function that posts messages there as JSON objects.
 
-    A name and a password in it are sent as basic authentication. Its path may be a secret too, and is shown nowhere.
+    A user name and password in the address are sent as basic authentication. The printable form omits the path, which may be secret.
 
     Raises:
-        InvalidOptionError: It is no address.
+        InvalidOptionError: The address is invalid.
     """
     try:
         parts = urlsplit(url)
@@ -84,12 +85,13 @@ def json_post(url: str) -> tuple[str, Send]:
 
 
 def apprise(url: str) -> tuple[str, Send]:
-    """Return how an address of apprise's is shown, and what sends title and message to its service.
+    """Return the printable form of an apprise address, and a function that sends title and message to its service.
 
-    ``ntfy://``, ``slack://``, ``discord://``, ``mailto://`` and many more: all of an address but the service is a secret.
+    Addresses begin with ``ntfy://``, ``slack://``, ``discord://``, ``mailto://`` and many more. The printable form has only this part: the
+    rest is secret.
 
     Raises:
-        InvalidOptionError: Apprise does not take it.
+        InvalidOptionError: Apprise does not accept the address.
         MissingDependencyError: Apprise is not installed.
     """
     shown = f"{url.partition('://')[0]}://…"
@@ -105,11 +107,11 @@ def apprise(url: str) -> tuple[str, Send]:
 
 
 def target(url: object) -> tuple[str, Send]:
-    """Return how the place that an address stands for is shown, and what sends messages there.
+    """Return the printable form of an address, and a function that sends messages there.
 
     Raises:
-        InvalidOptionError: It is no address.
-        MissingDependencyError: It needs a package that is not installed.
+        InvalidOptionError: The address is invalid.
+        MissingDependencyError: The address needs a package that is not installed.
     """
     if not isinstance(url, str) or "://" not in url:
         raise InvalidOptionError("notify takes addresses: https://HOST/PATH for a JSON POST, or one of apprise's, such as ntfy://TOPIC")
@@ -117,23 +119,23 @@ def target(url: object) -> tuple[str, Send]:
 
 
 class NotifyExporter:
-    """Sends messages about findings that begin and that are over.
+    """Sends a message when findings begin or are over.
 
     Args:
-        url: Where to: an ``http://`` or ``https://`` address takes a JSON POST, others are apprise's.
-        pause: Seconds between two messages at least.
-        clock: Seconds on a clock that never goes back.
+        url: The recipient: a JSON POST for an ``http://`` or ``https://`` address, otherwise an address of apprise.
+        pause: Minimum number of seconds between two messages.
+        clock: Monotonic clock, in seconds.
 
     Raises:
-        InvalidOptionError: It is no address.
-        MissingDependencyError: It needs a package that is not installed.
+        InvalidOptionError: The address is invalid.
+        MissingDependencyError: The address needs a package that is not installed.
     """
 
     name = "notify"
 
     def __init__(self, url: str, *, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown, self._post = target(url)
-        self.metrics = MetricSelection("core")  # it looks at findings alone
+        self.metrics = MetricSelection("core")  # messages contain findings and no metrics
         self._pause, self._clock = pause, clock
         self._due = float("-inf")
         self._began_ns = time.time_ns()
@@ -143,15 +145,15 @@ class NotifyExporter:
         self._labels: Mapping[str, str] = {}
 
     def open(self) -> None:
-        """Return at once: nothing is sent before there is something to say."""
+        """Do nothing: a connection is made for each message."""
 
     def export(self, record: Record) -> None:
-        """Note what has begun and what is over, and send it when a message is due.
+        """Collect findings that began or ended, and send them if a message is due.
 
         Raises:
-            ConnectionError: The message was not taken; what it had is part of the next one.
+            ConnectionError: The message was not accepted; its findings are part of the next one.
         """
-        if self._known is None:  # findings that go on since before a restart were sent then
+        if self._known is None:  # findings that began before a restart were sent before it
             self._known = frozenset(one for one in record.findings.current if one.since_ns < self._began_ns)
         before, self._known = self._known, frozenset((*record.findings.current, *record.findings.ended))
         self._labels = record.labels
@@ -165,21 +167,21 @@ class NotifyExporter:
             self._send()
 
     def flush(self) -> None:
-        """Return at once: a message is not sent sooner for that."""
+        """Do nothing: a flush does not shorten the pause between messages."""
 
     def close(self) -> None:
-        """Send what waits.
+        """Send the findings that wait for a message.
 
         Raises:
-            ConnectionError: The message was not taken.
+            ConnectionError: The message was not accepted.
         """
         self._send()
 
     def test(self) -> str:
-        """Send a message that says it is one for a test; return where to.
+        """Send a test message. Return the printable form of the address.
 
         Raises:
-            ConnectionError: It was not taken.
+            ConnectionError: The message was not accepted.
         """
         self._post("accelmetrics: a test", "Messages about findings arrive here.", {"test": True})
         return self._shown

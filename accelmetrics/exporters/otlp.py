@@ -1,11 +1,11 @@
-"""Sends records to an OpenTelemetry collector, or to anything else that speaks OTLP: one request per record.
+"""Sends records to an OpenTelemetry collector or another receiver of OTLP: one request per record.
 
-A request is sent and its answer read before the record counts as delivered. What the collector rejects of it, or refuses for
-good, counts as failed, with the collector's words; a collector that is away, slow or busy is offered the record again.
+A record counts as delivered when the collector's answer has been read. Data points that the collector rejects, and requests that it
+refuses permanently, count as failed, with the collector's message. If the collector is unreachable, slow or busy, the record is retried.
 
-Both ways, gRPC and HTTP, are built on the services and messages of ``opentelemetry-proto``, not on the SDK's exporters: those throw
-the answer away. A collector that accepts the request and rejects its points is a success to them, so is a redirect to a log-in
-page, and one that refuses for good looks like one that is away. What may be offered again is what the OTLP specification says.
+gRPC and HTTP both use the services and messages of ``opentelemetry-proto`` instead of the SDK's exporters, because these discard the
+answer. To them, a collector that accepts the request and rejects its points is a success, and so is a redirect to a log-in page; a
+permanent refusal looks like an unreachable collector. The OTLP specification determines which errors are retried.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ PASSING_STATUSES = frozenset({429, 502, 503, 504})
 PASSING_CODES = frozenset({"CANCELLED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
 LATE = "DEADLINE_EXCEEDED"
 FULL = "RESOURCE_EXHAUSTED"
-"""Passing if the server says when to come again, else the request is too large for it."""
+"""Retried if the server says when. Otherwise the request is too large for it."""
 RETRY_INFO = b"google.rpc.RetryInfo"
 
 CHANNEL_OPTIONS = (
     ("grpc.primary_user_agent", USER_AGENT),
-    # Without a pool of its own, a channel shares the pause that another one to the same address may be in.
+    # A channel that shares the global pool would also share the back-off of other channels to the same address.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
@@ -59,36 +59,36 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 WHOLE = frozenset({"cpu.logical_number"})
-"""Attributes that the conventions have as integers."""
+"""Attributes that the conventions define as integers."""
 
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, Labels]
 
 PACKED = 1
-"""Level of gzip over HTTP: 6 takes three times as long for a sixth fewer bytes. gRPC packs at a level of its own."""
+"""Level of gzip over HTTP. Level 6 takes three times as long and saves a sixth of the bytes. gRPC chooses its own level."""
 
 
 class OtlpExporter:
-    """OTLP over gRPC or HTTP.
+    """Sends OTLP over gRPC or HTTP.
 
     Args:
-        endpoint: ``http://HOST:PORT`` or ``https://HOST:PORT``; without one, this machine's collector. For HTTP a name, a
-            password and a path too: ``/v1/metrics`` is added to one that does not end in it.
+        endpoint: ``http://HOST:PORT`` or ``https://HOST:PORT``; by default this machine's collector. For HTTP it may contain a user name,
+            a password and a path. ``/v1/metrics`` is appended to a path that does not end in it.
         protocol: ``grpc`` or ``http``.
-        headers: ``name=value`` pairs with commas between them, as they stand.
-        headers_file: A file with one ``name=value`` a line, as it stands: secrets belong here. Read before each record, so that
-            it may be exchanged.
-        insecure: For an endpoint that is only ``HOST:PORT``: whether to do without TLS.
-        ca_file: Authorities to trust, PEM. None: the system's.
-        client_cert_file: Our certificate, PEM, for a collector that asks for one.
-        client_key_file: Its key, PEM.
-        timeout: Seconds until a request has failed.
-        compression: ``gzip`` or ``none``; ``auto`` packs what leaves this machine.
-        per_link: Sends each link between devices beside the sum over all of them.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        headers: Comma-separated ``name=value`` pairs, without escapes.
+        headers_file: File with a ``name=value`` pair per line, without escapes. Secrets belong here. It is read before each record, so it
+            may be replaced at any time.
+        insecure: Whether to connect without TLS to an endpoint that is only ``HOST:PORT``.
+        ca_file: PEM file with the certificate authorities to trust. None uses the system's.
+        client_cert_file: PEM file with the client's certificate, for a collector that requires one.
+        client_key_file: PEM file with its private key.
+        timeout: Seconds after which a request fails.
+        compression: ``gzip`` or ``none``; ``auto`` compresses unless the endpoint is a loopback address.
+        per_link: Also send the points of each link between devices, not only their sum.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: An option cannot be used.
+        InvalidOptionError: An option has an invalid value.
         MissingDependencyError: A package of the extra ``otlp`` is not installed.
     """
 
@@ -122,10 +122,10 @@ class OtlpExporter:
             raise InvalidOptionError(f"otlp: insecure={str(insecure).lower()} contradicts an endpoint that begins with {scheme}://")
         files = (ca_file, client_cert_file, client_key_file)
         packed = compression == "gzip"
-        if compression == "auto":  # packing costs more than all else of a request, and saves nothing on this machine
+        if compression == "auto":  # compression costs more than the rest of a request, and saves nothing within this machine
             try:
                 packed = not Address(urlsplit(f"//{address}").hostname or "", 0).is_loopback
-            except ValueError:  # the address cannot be read, which the sender says
+            except ValueError:  # an invalid address; the sender reports it
                 packed = True
         self._sender = (_Grpc if protocol == "grpc" else _Http)(address, secure, files, timeout, packed)
         self._builder = RequestBuilder(per_link=per_link)
@@ -143,14 +143,19 @@ class OtlpExporter:
             raise RejectedError(f"the collector rejected {rejected} data points: {words(said)}")
 
     def flush(self) -> None:
-        """Return at once: each record is delivered when ``export`` returns."""
+        """Do nothing: each record is delivered when ``export`` returns."""
 
     def close(self) -> None:
         self._sender.close()
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
-    """Name to value. A message about a bad one does not repeat its value."""
+    """Parse ``name=value`` pairs. Names are returned in lower case.
+
+    Raises:
+        InvalidOptionError: A pair is invalid.
+    """
+    # Messages do not repeat a value: it may be secret.
     found = {}
     for pair in filter(None, map(str.strip, pairs)):
         name, mark, value = (part.strip() for part in pair.partition("="))
@@ -163,7 +168,7 @@ def _headers(pairs: list[str]) -> dict[str, str]:
 
 
 class _Grpc:
-    """Sends by gRPC. An address, which is shown in every error, has neither a password nor a path there."""
+    """Sends over gRPC. Its address has no password or path, so errors may show it."""
 
     def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
         self._target = address.rstrip("/")
@@ -179,7 +184,7 @@ class _Grpc:
         self._channel: Any = None
 
     def open(self) -> None:
-        """Read the certificates. The connection is made by the first request."""
+        """Read the certificates. The first request opens the connection."""
         options: dict[str, Any] = {"options": CHANNEL_OPTIONS, "compression": self._compression}
         if self._files is None:
             self._channel = self._grpc.insecure_channel(self._target, **options)
@@ -192,13 +197,13 @@ class _Grpc:
         """Send one request and return the answer.
 
         Raises:
-            OSError: The collector is away, slow or busy: the request may be offered again.
-            RejectedError: It refused the request for good.
+            OSError: The collector is unreachable, slow or busy: the request may be retried.
+            RejectedError: It refused the request permanently.
         """
         if self._channel is None:
             self.open()
         try:
-            # As the service's stub does, which takes a message and serialises it.
+            # The generated stub does the same but takes a message. The request is already serialised.
             method = f"/{self._service.DESCRIPTOR.services_by_name['MetricsService'].full_name}/Export"
             export = self._channel.unary_unary(method, response_deserializer=self._service.ExportMetricsServiceResponse.FromString)
             answer: ExportMetricsServiceResponse = export(request, timeout=self._timeout, metadata=tuple(headers.items()))
@@ -209,7 +214,7 @@ class _Grpc:
             says_when = any(RETRY_INFO in value for value in details)
             if not (code == LATE or code in PASSING_CODES or (code == FULL and says_when)):
                 raise RejectedError(message) from None
-            self.close()  # the next request connects anew, at once, instead of after the channel's own pause
+            self.close()  # the next request then reconnects at once, instead of after the channel's back-off
             if code == LATE:
                 raise TimeoutError(f"{self._target}: no answer within {self._timeout:g} s") from None
             raise ConnectionError(message) from None
@@ -222,7 +227,7 @@ class _Grpc:
 
 
 class _Http(HttpClient):
-    """Sends by HTTP, as protobuf."""
+    """Sends protobuf over HTTP."""
 
     def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
         self._service = require(SERVICE, "otlp", "opentelemetry-proto")
@@ -233,11 +238,11 @@ class _Http(HttpClient):
         self._compress = compress
 
     def send(self, request: bytes, headers: Mapping[str, str]) -> ExportMetricsServiceResponse | None:
-        """Send one request and return the answer, None for one without content.
+        """Send one request and return the answer; None for an empty answer.
 
         Raises:
-            OSError: The collector is away, slow or busy: the request may be offered again.
-            RejectedError: It refused the request for good.
+            OSError: The collector is unreachable, slow or busy: the request may be retried.
+            RejectedError: It refused the request permanently.
         """
         from google.protobuf import json_format
         from google.protobuf.message import DecodeError
@@ -249,7 +254,7 @@ class _Http(HttpClient):
         where = f"{self.shown}: HTTP {status}"
         if not 200 <= status < 300:
             said: str | bytes = body
-            if kind == PROTOBUF:  # a google.rpc.Status: a number, then the message, as this has them on the wire
+            if kind == PROTOBUF:  # a google.rpc.Status; ExportMetricsPartialSuccess has the same fields on the wire: a number and a text
                 told = self._service.ExportMetricsPartialSuccess()
                 try:
                     told.ParseFromString(body)
@@ -272,13 +277,13 @@ class _Http(HttpClient):
 
 
 class RequestBuilder:
-    """Makes requests, and remembers since when each counter has been counting.
+    """Builds requests, and keeps the start time of each counter.
 
-    That is unknown for a counter that some driver has kept since it was loaded. OTLP's form for it: the first point of a series
-    starts at its own time, later ones carry that start, and a value below the last one (the driver was reset) starts anew.
+    A driver's counter began at an unknown time. OTLP's convention for this: the first point of a series has its own time as the start,
+    later points keep this start, and a value below the last one (a reset of the driver) sets a new start.
 
     Args:
-        per_link: Whether each link between devices has its points beside the sum over all of them.
+        per_link: Also build the points of each link between devices, not only their sum.
     """
 
     def __init__(self, *, per_link: bool = False) -> None:
@@ -290,18 +295,19 @@ class RequestBuilder:
         self._common: Any = common_pb2
         self._metrics: Any = metrics_pb2
         self._counters: dict[Series, tuple[int, Number]] = {}
-        self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels hardly ever change: half the time of a request
+        self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels rarely change; encoding them takes half the time of a request
         self._left_out = () if per_link else (PER_LINK,)
-        self._mark = object()  # what requests are kept under in headers
+        self._mark = object()  # key of this builder's requests in headers, which other builders share
 
     def build(self, record: Record) -> ExportMetricsServiceRequest:
-        """Build the request for one record, valid until the next call. Building it again, to offer it again, gives the same."""
+        """Build the request for a record. It is valid until the next call. Building it again for a retry gives an equal request."""
         snapshot = record.snapshot
         name = self._mark, edition(), *record.labels.items()
         request, names, targets = snapshot.header.kept(name, lambda: self._machine(record))
         numbers = [*self._columns(snapshot).numbers, *(point.value for point in status_points(snapshot))]
         for (target, series, rises), number in zip(targets, numbers, strict=True):
             self._set(target, series, rises, number, snapshot.time_ns)
+        # The kept request still has the findings, steps and counters of the last record.
         del request.resource_metrics[0].scope_metrics[0].metrics[len(names) :]
         rest = [(point, snapshot.time_ns) for point in finding_points(record)]
         run = {"accelmetrics.run_id": record.labels["run_id"]} if "run_id" in record.labels else {}
@@ -310,7 +316,7 @@ class RequestBuilder:
             rest += [(point, snapshot.time_ns) for point in monitor_points(record.monitor, otel=True)]
         known = dict[str, Any]()
         if not names.isdisjoint(point.name for point, _ in rest):
-            # What the program logs has the name of a metric: all points of a name stand together, in a copy.
+            # A logged number has the name of a metric. All points of a name must be in one metric, so they are added to a copy.
             machine, request = request, self._service.ExportMetricsServiceRequest()
             request.CopyFrom(machine)
             known = {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
@@ -323,11 +329,11 @@ class RequestBuilder:
         return metric_columns(snapshot, described, of_one_type=True, left_out=self._left_out)
 
     def _machine(self, record: Record) -> tuple[ExportMetricsServiceRequest, Set[str], list[tuple[Any, Series | None, bool]]]:
-        """Make the request of a record's machine, in which numbers, times and starts of counters are set for each reading.
+        """Build the request of a record's machine. Numbers, times and start times are set later, for each reading.
 
         Returns:
-            The request, the names of its metrics, and its data points in the order of the numbers: each with what its counter's start is
-            remembered by, and whether it only rises.
+            The request, the names of its metrics, and its data points in the order of the numbers. Each data point comes with the key of
+            its start time and with whether it is monotonic.
         """
         from opentelemetry.proto.resource.v1 import resource_pb2
 
@@ -342,7 +348,7 @@ class RequestBuilder:
         return request, metrics.keys(), targets
 
     def _target(self, scope: Any, metrics: dict[str, Any], point: Point) -> Any:
-        """Add a data point without numbers, to the metric of its name."""
+        """Add a data point without a number to the metric of its name."""
         metric = metrics.get(point.name)
         if metric is None:
             metric = metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit, description=point.meaning)
@@ -354,7 +360,7 @@ class RequestBuilder:
         return added
 
     def _set(self, target: Any, series: Series | None, rises: bool, number: Number, time_ns: int) -> None:
-        """Set the number and the times of a data point."""
+        """Set the number, the time and the start time of a data point."""
         if series is not None:
             start, last = self._counters.get(series, (time_ns, number))
             if rises and number < last:
@@ -377,10 +383,9 @@ class RequestBuilder:
 
 
 def _resource(record: Record) -> dict[str, str]:
-    """Return who sends: the same after a restart, so that series go on, and another one for each program, job and rank of a machine.
-
-    The number of a process is new at each start, and so is ``run_id``, which stands on what the program logs.
-    """
+    """Return the resource attributes: the same after a restart, different for each program, job and rank of a machine."""
+    # Series continue after a restart only if the resource stays the same. It therefore contains neither the process id nor run_id, which is
+    # an attribute of logged numbers instead.
     host, labels = record.snapshot.hostname, record.labels
     script = Path(sys.argv[0])
     program = script.parent.name if script.stem == "__main__" else script.stem.strip("-")  # python -m accelmetrics; accelmetrics; python -c
@@ -393,12 +398,12 @@ def _resource(record: Record) -> dict[str, str]:
         "service.instance.id": ":".join(filter(None, instance)),
         "host.name": host,
         "os.type": platform.system().lower(),
-        **{name: value for name, value in labels.items() if name != "run_id"},  # which go before what is found here
+        **{name: value for name, value in labels.items() if name != "run_id"},  # labels take precedence
     }
 
 
 def _series(point: Point) -> Series | None:
-    """Return what the start of a counter is remembered by; None for a gauge."""
+    """Return the key under which a counter's start time is kept; None for a gauge."""
     return (point.name, tuple(point.labels.items())) if _is_sum(point) else None
 
 

@@ -1,4 +1,4 @@
-"""A scrape endpoint for Prometheus: ``/metrics``, and beside it the snapshot as JSON and two paths for probes."""
+"""A scrape endpoint for Prometheus: ``/metrics``, the latest snapshot as JSON, and two paths for probes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 PORT = 22235
-"""ACCEL on a telephone's keys: outside the 9100-9999 of Prometheus's list of ports, below those that systems give out."""
+"""ACCEL on a telephone's keys: outside Prometheus's port list (9100-9999), below the ports that systems assign automatically."""
 CERTIFICATES, SECRETS = ("the certificate", "its key", "the authorities"), ("the passwords", "the token")
-"""Files that a reload reads again, as messages call them."""
+"""Names in messages of the files that a reload reads again."""
 
 _INDEX = b"""<!doctype html><title>accelmetrics</title><h1>accelmetrics</h1><ul>
 <li><a href="/metrics">/metrics</a> for Prometheus
@@ -39,37 +39,37 @@ class PrometheusExporter:
     """Serves the latest record to scrapes.
 
     Args:
-        address: Where to listen: ``HOST:PORT``, ``HOST`` or ``PORT``. Without a host it is loopback; port 0 lets the system
-            choose.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        tls_cert: The server's certificate and its chain, a PEM file; serves by TLS alone.
-        tls_key: Its private key, a PEM file; None where it stands in ``tls_cert``.
-        tls_client_ca: Lets in only clients with a certificate of these authorities, a PEM file.
-        tls_client_names: Of those, only certificates with one of these names, separated by commas.
-        auth_file: Lets in only clients with one of these passwords: lines that
-            :func:`accelmetrics.exporters.http.access.password_line` makes.
-        bearer_token_file: Lets in clients with this token, beside those with a password.
-        allowed_hosts: Names, separated by commas, under which the endpoint may be asked for (``Host``). On loopback those beside
-            ``localhost``; elsewhere, unless given, all. Addresses are always allowed.
-        max_series: At most so many series are served.
-        max_age: A record older than this, in seconds, is not served; by default two intervals and the timeout, at least 5 s.
-        per_link: Serves each link between devices beside the sum over all of them.
-        own_process: Serves ``accelmetrics_process_*`` too: what this process takes, as Prometheus' own library tells it (Linux).
-        device_labels: Called with each :class:`~accelmetrics.schemas.snapshot.Device` of a record; the labels that it gives (``pod``,
-            ``namespace``, ``container``) go on the device's series in ``dcgm`` and ``amd``, and on ``accel_job_info``.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
-        processes: Serves the processes that hold most of the devices' memory, at most so many: number, type, memory, utilisation.
-        process_labels: Called with each reading and the numbers of the processes that are served; the labels that it gives (``user``,
-            ``pod``) go on ``accel_process_info``. :func:`accelmetrics.visibility.processes.process_labels` makes one.
+        address: Address to listen on: ``HOST:PORT``, ``HOST`` or ``PORT``. The default host is loopback; port 0 lets the system choose.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        tls_cert: PEM file with the server's certificate and its chain. The server then accepts only TLS.
+        tls_key: PEM file with its private key; None if ``tls_cert`` contains it.
+        tls_client_ca: PEM file with certificate authorities. Only clients with a certificate of these are accepted.
+        tls_client_names: Comma-separated names. Only client certificates with one of these names are accepted.
+        auth_file: File with passwords, in lines from :func:`accelmetrics.exporters.http.access.password_line`. Only clients with one of
+            these are accepted.
+        bearer_token_file: File with a token. Clients with this token are accepted, in addition to clients with a password.
+        allowed_hosts: Comma-separated names that are accepted in a request's ``Host``. A server on loopback always accepts ``localhost``;
+            any other accepts all names by default. Addresses are always accepted.
+        max_series: Maximum number of series.
+        max_age: Age in seconds from which a record is not served; by default two intervals and the timeout, at least 5 s.
+        per_link: Also serve the series of each link between devices, not only their sum.
+        own_process: Also serve ``accelmetrics_process_*``: the resources that this process uses, from Prometheus' client library (Linux).
+        device_labels: Function that is called with each :class:`~accelmetrics.schemas.snapshot.Device` of a record. The labels that it
+            returns (``pod``, ``namespace``, ``container``) are added to the device's series in ``dcgm`` and ``amd``, and to
+            ``accel_job_info``.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        processes: Number of processes to serve: the ones with the most device memory, each with id, type, memory and utilisation.
+        process_labels: Function that is called with each reading and the ids of these processes. The labels that it returns (``user``,
+            ``pod``) are added to ``accel_process_info``. :func:`accelmetrics.visibility.processes.process_labels` creates one.
 
     Attributes:
-        address: Where it listens, with the port that the system chose once it is open.
-        routes: Path, handler and its arguments, as tornado takes them; more may be added before ``open``.
-        limits: What a client may cost, from the next ``open`` on.
+        address: Address that it listens on. After ``open`` it has the port that the system chose.
+        routes: Path, handler and arguments of each route, in tornado's form. More may be added before ``open``.
+        limits: Limits on the resources that clients may use. Changes take effect at the next ``open``.
 
     Raises:
-        InvalidOptionError: An option cannot be used, or lacks another one that it needs.
-        UnknownNameError: There is no such dialect.
+        InvalidOptionError: An option has an invalid value, or lacks another one that it needs.
+        UnknownNameError: There is no dialect with this name.
         MissingDependencyError: ``prometheus-client`` or ``tornado`` is not installed.
     """
 
@@ -134,10 +134,10 @@ class PrometheusExporter:
         ]
 
     def open(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            OSError: The port is in use or may not be used, or a certificate, password or token file cannot be read.
+            OSError: The port is in use or not permitted, or a certificate, password or token file cannot be read.
         """
         from accelmetrics.exporters.http.server import Server
 
@@ -159,12 +159,13 @@ class PrometheusExporter:
             log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
 
     def reload(self) -> list[str]:
-        """Read certificates, passwords and tokens again. Where they cannot be read, that is logged and the certificate of before stays.
+        """Read certificates, passwords and tokens again. If a file cannot be read, this is logged and the old certificate stays in use.
 
         Returns:
-            What has changed since the start, or since the last call, and is in force now: ``the certificate``, ``the passwords``.
+            Names of the files that have changed since the start or the last call and are in use now: ``the certificate``,
+            ``the passwords``.
         """
-        # States of its own: a client that connects has the others read a file that has changed.
+        # Separate from the states in Tls and HttpCredentials: a client that connects may already have made these read a changed file.
         before, self._states = self._states, {name: file_state(file) for name, file in self._files.items()}
         changed = [name for name, state in self._states.items() if state != before.get(name)]
         for files, names in ((self._tls, CERTIFICATES), (self._credentials, SECRETS)):
@@ -180,10 +181,10 @@ class PrometheusExporter:
         self._cache.take(record)
 
     def flush(self) -> None:
-        """Return at once: a record is served from the moment it is taken."""
+        """Do nothing: a record is served as soon as it is exported."""
 
     def close(self) -> None:
-        """End all connections and threads."""
+        """Close all connections and end the server's threads."""
         if self._server is not None:
             self._server.close()
             self._server = None

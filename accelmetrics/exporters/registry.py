@@ -1,12 +1,11 @@
-"""Which exporters there are, and how a string such as ``jsonl:run.jsonl`` becomes one.
+"""The registry of exporters, and their string form: ``jsonl:run.jsonl``.
 
-A third-party package registers a class, or a callable, under the entry-point group ``accelmetrics.exporters``. Its first
-parameter is what stands behind the colon, its keyword-only ones are set after a question mark:
-``jsonl:run.jsonl?fsync_every=10&compress=true``. Their annotations say how the words are read, so that an exporter has no
-parsing of its own. ``metrics``, which metrics it is given, may be set of every exporter.
+A third-party package registers a class or a callable under the entry-point group ``accelmetrics.exporters``. The text after the colon is
+its first parameter. Keyword-only parameters follow a question mark: ``jsonl:run.jsonl?fsync_every=10&compress=true``. Their annotations
+determine how the values are parsed, so an exporter needs no parser. Every exporter has the option ``metrics``.
 
-The first question mark ends the target: a path's own is written ``%3F``, an address (``http://…``) has its escapes as ever. An
-option's name and value are percent-decoded once; a plus sign is a plus sign.
+The first question mark ends the target. A question mark in a path is written ``%3F``; an address (``http://…``) keeps its escapes. Names
+and values of options are percent-decoded once, and a plus sign remains a plus sign.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ WORDING = {
     "a valid integer": "a whole number",
     "a valid number": "a number",
 }
-"""What pydantic says of a word, and what is said here."""
+"""Phrases in pydantic's error messages, and their replacements."""
 
 EXPORTERS = {
     "console": ("console:ConsoleExporter", "a terminal: a line for every reading, or a live table", "accelmetrics[rich] for the table"),
@@ -52,47 +51,48 @@ EXPORTERS = {
     "influx": ("influx:InfluxExporter", "line protocol: a file, or a server over HTTP", "accelmetrics[influx] for a server"),
     "training-files": ("training_files:TrainingFilesExporter", "the JSON-lines files of home-grown training dashboards", ""),
 }
-"""By name: where its class is, where its records go, and what it needs beside the core."""
+"""Class, destination and additionally needed packages of each built-in exporter by name."""
 BUILT_IN = {name: f"accelmetrics.exporters.{where}" for name, (where, *_) in EXPORTERS.items()}
-"""By name, the entry point; a test holds it equal to those of the package."""
+"""Entry point of each built-in exporter by name. A test compares the table with the entry points of the package."""
 
 
 def exporting(name: str, export: Callable[[Record], object], other: object = None, **more: object) -> Exporter:
-    """Return an exporter made of functions; by default there is nothing to open, keep back or close.
+    """Return an exporter that calls a function with each record. By default, ``open``, ``flush`` and ``close`` do nothing.
 
     Args:
-        name: Its name.
-        export: Takes each record.
-        other: An exporter whose ``open``, ``flush`` and ``close`` are called as well, and whose choice of metrics it has.
-        more: Other attributes.
+        name: The exporter's name.
+        export: Function that is called with each record.
+        other: Exporter that provides ``open``, ``flush``, ``close`` and the choice of metrics and processes.
+        more: Further attributes.
     """
+    # bool serves as a function that does nothing: bool() is False.
     parts = {part: getattr(other, part, bool) for part in ("open", "flush", "close")}
     chosen = {"metrics": getattr(other, METRICS, None), "processes": getattr(other, "processes", 0)}
     return cast("Exporter", SimpleNamespace(name=name, export=export, **{**parts, **chosen, **more}))
 
 
 def names() -> tuple[str, ...]:
-    """Return all exporters by name."""
+    """Return the names of all exporters."""
     return plug_ins.names(GROUP, BUILT_IN)
 
 
 def load(name: str) -> Callable[..., Exporter]:
-    """Return what makes the exporter of this name.
+    """Return the class or function that creates the exporter with this name.
 
     Raises:
-        UnknownNameError: There is none.
-        InvalidOptionError: It is another package's, and cannot be imported.
+        UnknownNameError: There is no exporter with this name.
+        InvalidOptionError: The exporter is another package's and cannot be imported.
     """
     with plug_ins.telling("exporter", GROUP, name):
         return cast("Callable[..., Exporter]", plug_ins.load("exporter", GROUP, BUILT_IN, name))
 
 
 def create(wanted: str | Exporter) -> Exporter:
-    """Make an exporter from its string form; one that is made already is given back.
+    """Create an exporter from its string form. An exporter object is returned unchanged.
 
     Raises:
-        UnknownNameError: No exporter, or none of its options, has that name.
-        InvalidOptionError: An option's value cannot be read, or what is needed is missing.
+        UnknownNameError: There is no exporter, or no option, with this name.
+        InvalidOptionError: An option has an invalid value, or the target is missing.
         MissingDependencyError: The exporter needs a package that is not installed.
     """
     if not isinstance(wanted, str):
@@ -103,9 +103,9 @@ def create(wanted: str | Exporter) -> Exporter:
     head, _, query = wanted.partition("?")
     name, _, target = head.partition(":")
     factory = load(name)
-    if "://" not in target:  # in an address's password it must stay what it is
+    if "://" not in target:  # an address keeps its escapes: %3F may be part of a password
         target = re.sub("%3f", "?", target, flags=re.IGNORECASE)
-    import inspect  # with what it loads 1.4 MiB, which a monitor without exporters does not need
+    import inspect  # it takes 1.4 MiB with its imports, which a monitor without exporters does not need
     from urllib.parse import unquote
 
     parameters = list(inspect.signature(factory).parameters.values())
@@ -124,14 +124,14 @@ def create(wanted: str | Exporter) -> Exporter:
     exporter = factory(*([target] if target else []), **options)
     if chosen is not None:
         try:
-            exporter.metrics = chosen  # type: ignore[attr-defined]  # of another package, which may not know of it
+            exporter.metrics = chosen  # type: ignore[attr-defined]  # another package's exporter may lack the attribute
         except AttributeError as error:
             raise InvalidOptionError(f"the exporter {name!r} takes no {METRICS}: {error}") from error
     return exporter
 
 
 def _read(option: str, word: str, hint: Any) -> Any:
-    """Read a word as the type that the parameter is annotated with."""
+    """Convert a word to the type of the parameter's annotation."""
     if hint is str or str in typing.get_args(hint):
         return word
     from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError

@@ -1,12 +1,12 @@
-"""What a scrape is answered with: the latest record as Prometheus metrics, written once and served as often as it is asked for.
+"""The answers to scrapes: the latest record as Prometheus metrics, formatted once and served any number of times.
 
-Taking a record costs next to nothing; the text is written at the first scrape that sees the record. A record that has grown
-old is never served as if it were fresh: then only health is left, with every device down.
+Accepting a record is cheap; the text is formatted at the first scrape after it. A record that is too old is never served as fresh: then
+only the health metrics remain, with every device down.
 
-``prometheus_client`` writes the text, once: while names, labels and meanings stay as they are, the numbers alone are replaced in
-what it wrote. What it is given is made safe here. Whatever a dialect or a machine comes up with, the text
-stays one that Prometheus takes whole: one type and one help text per metric, no series twice, names of letters, digits and
-underscores, label values of bounded length that are valid UTF-8, and no more series than allowed.
+``prometheus_client`` formats the text once. While names, labels and help texts stay the same, only the numbers in its text are replaced.
+This module sanitises its input, so that Prometheus accepts the text for any dialect and machine: one type and one help text per metric,
+no duplicate series, names of letters, digits and underscores, label values in valid UTF-8 of limited length, and a limited number of
+series.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ MAX_SERIES = 20_000
 MAX_LABEL_BYTES = 128
 LEAST_AGE = 5.0
 PATIENCE = 1.0
-"""The sampler's default timeout in seconds, which a record does not tell."""
+"""The sampler's default timeout in seconds. A record does not contain the actual timeout."""
 PER_LINK = "accel_link_port_"
-"""More than half of what a GPU with 18 links has to say."""
+"""Prefix of single links' series: more than half of the series of a GPU with 18 links."""
 DROPPED = Point(
     "accelmetrics_series_dropped_total", 0, {}, "counter", "1", "Series that were left out: over the limit, or there already by that name."
 )
 
 NO_HEADER: Header = header("", (), (), {}, (), {})
+# prometheus_client formats numbers with a magnitude below this like Python's repr.
 _PLAIN = 1e6
-"""Numbers below this, and from its negative on, ``prometheus_client`` writes as Python does."""
+# Python prints whole floats below this with all digits.
 _EXACT = 1e15
-"""Whole numbers below this are the digits that Python writes."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
@@ -75,16 +75,16 @@ _MOST_NAMES = 4096
 
 
 class _Latest(NamedTuple):
-    """A record and what was written of it already.
+    """The latest record with the texts already formatted from it.
 
     Attributes:
         record: The record; None before the first one.
-        history: What the records up to it said.
-        taken: When it came, by the monotonic clock.
-        written: Texts by form, and whether packed.
-        points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
-        of_processes: By number, what is known of whose the processes are.
-        steps: By process, what its steps come to, for our own names.
+        history: Health counters including this record.
+        taken: Time at which the record arrived, by the monotonic clock.
+        written: Formatted texts by form and by whether they are compressed.
+        points: Its points in a dialect that accumulates over records, computed on arrival; None for other dialects.
+        of_processes: Labels of the owner by process id.
+        steps: Step counters by process that logs, for the default names.
     """
 
     record: Record | None
@@ -97,23 +97,23 @@ class _Latest(NamedTuple):
 
 
 class ScrapeCache:
-    """The latest record. It is taken on one thread and written on another one.
+    """The latest record as text. One thread may pass records to it while another formats the text.
 
     Args:
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        max_series: At most so many series are written.
-        max_age: A record older than this, in seconds, is not served; None allows two intervals of the monitor and its
-            timeout, and never less than 5 s.
-        per_link: Whether each link between devices has its series beside the sum over all of them.
-        own_process: Whether this process is described too, as ``accelmetrics_process_*``; on Linux.
-        device_labels: Tells who uses a device, as ``pod``, ``namespace``, ``container``. An error costs the labels alone; an
-            :class:`OSError` is logged, any other raised by ``take`` once the record is served.
-        processes: At most so many processes have series of their own, in our own names whatever the dialect.
-        process_labels: Tells whose those are, as ``user``, ``pod``. Errors are taken as those of ``device_labels``.
-        clock: Tells the time by ``monotonic`` and ``time_ns``.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        max_series: Maximum number of series.
+        max_age: Age in seconds from which a record is not served. None: two intervals of the monitor and its timeout, at least 5 s.
+        per_link: Also write the series of each link between devices, not only their sum.
+        own_process: Also write ``accelmetrics_process_*``, which describe this process (Linux).
+        device_labels: Function that returns the labels of a device's user: ``pod``, ``namespace``, ``container``. If it raises, the record
+            is served without these labels. An :class:`OSError` is logged; any other error is raised by ``take`` afterwards.
+        processes: Maximum number of processes with series. These have the default names in every dialect.
+        process_labels: Function that returns the labels of processes' owners: ``user``, ``pod``. Errors are handled as for
+            ``device_labels``.
+        clock: Object with ``monotonic`` and ``time_ns``.
 
     Raises:
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
         InvalidOptionError: A number is not positive.
         MissingDependencyError: ``prometheus-client`` is not installed.
     """
@@ -151,16 +151,16 @@ class ScrapeCache:
         self._dropped = 0
         self._counted: _Latest | None = None
         self._latest: _Latest
-        self._mark = object()  # what its templates are kept under in headers
+        self._mark = object()  # key of this cache's templates in headers, which other caches share
         self.forget()
 
     @property
     def ready(self) -> bool:
-        """Whether any record held a value."""
+        """Whether any record so far had a value or a source that answered."""
         return self._latest.history.ready
 
     def take(self, record: Record) -> None:
-        """Serve this record from now on. What the program logged last is kept until it logs anew."""
+        """Serve this record from now on. A logged number is kept until the program logs it again."""
         labels, whose = dict(record.device_labels), NO_PROCESS_LABELS
         try:
             if self._process_labels is not None and (pids := [use.pid for _, use in largest_uses(record.snapshot, self._processes)]):
@@ -169,7 +169,7 @@ class ScrapeCache:
             if self._device_labels is not None:
                 labels.update((device.key, _texts(self._device_labels(device))) for device in record.snapshot.devices)
             self._labels_failed = False
-        except OSError as error:  # passes by itself; the record must not wait for it
+        except OSError as error:  # a temporary failure: the record is served without labels
             if not self._labels_failed:
                 log.warning("not all is known of who uses the devices: %s", error)
             self._labels_failed = True
@@ -177,13 +177,13 @@ class ScrapeCache:
             self._serve(record._replace(device_labels=labels), whose)
 
     def _serve(self, record: Record, whose: Mapping[int, Mapping[str, str]]) -> None:
-        # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
+        # Count here, not on the thread of a scrape: each record counts once and in order, even if no scrape sees it.
         counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
         steps = dict(self._latest.steps)
         if self._dialect is PROMETHEUS and record.snapshot is not self._latest.history.latest:
             for step in record.steps:
                 steps[step.source] = steps.get(step.source, StepCounts()).after(step)
-        for step in record.steps:  # of each process one step that holds the last value of each name
+        for step in record.steps:  # merge the steps of each process into one with the last value of each name
             last = self._steps.get(step.source, step)
             number = last.step if step.step is None else step.step
             self._steps[step.source] = step._replace(step=number, values={**last.values, **step.values})
@@ -196,7 +196,7 @@ class ScrapeCache:
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
-        """Return the metrics as text, or OpenMetrics; ``packed`` by gzip."""
+        """Return the metrics as Prometheus text or as OpenMetrics, compressed with gzip if ``packed``."""
         latest = self._latest
         fresh = self._is_fresh(latest)
         form = ("openmetrics" if openmetrics else "text", "fresh" if fresh else "stale")
@@ -205,7 +205,8 @@ class ScrapeCache:
             parts = list(self._columns(latest, fresh))
             shape = [part.shape for part in parts]
             head = NO_HEADER if latest.record is None else latest.record.snapshot.header
-            # What is not of the reading (findings, steps, health) may change while the header stays: the last text is kept beside it.
+            # Findings, steps and health may change while the reading's header stays the same. The template is therefore kept with the
+            # header but also compared by shape.
             kept: list[TextTemplate] = head.kept((self._mark, form), list)
             if not kept or kept[0].shape != shape:
                 points = chain.from_iterable(part.points for part in parts)
@@ -219,14 +220,14 @@ class ScrapeCache:
         return _once(latest, form, packed, write)
 
     def snapshot(self, packed: bool = False) -> bytes | None:
-        """Return the snapshot's document, None while there is none that is recent."""
+        """Return the latest snapshot as JSON, compressed with gzip if ``packed``; None if there is no recent one."""
         latest = self._latest
         if latest.record is None or not self._is_fresh(latest):
             return None
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
 
     def _columns(self, latest: _Latest, fresh: bool) -> Iterator[PointColumns]:
-        """Yield all points: health comes first, so that no limit cuts it off."""
+        """Yield all points as columns. Health comes first, so that the limit of series never cuts it off."""
         told = health(latest.record, latest.history, fresh)
         if self._own_process:
             from prometheus_client import ProcessCollector
@@ -238,9 +239,9 @@ class ScrapeCache:
         if record is None or not fresh:
             yield columns(told)
             return
-        # After what was logged: a program's own number of that name keeps its series.
+        # These come last: a logged number with the same name keeps its series.
         last = chain(step_points(latest.steps), process_points(record.snapshot, self._processes, latest.of_processes))
-        if self._dialect is PROMETHEUS:  # how things fare is told above, with what is counted over records: it would tell it once more
+        if self._dialect is PROMETHEUS:  # not its points(), which would repeat the health metrics, without counters
             yield columns(chain(told, device_points(record)))
             yield metric_columns(record.snapshot, described, left_out=self._left_out)
             yield columns(chain(told_points(record), last))
@@ -257,33 +258,33 @@ def is_recent(record: Record, taken: float, max_age: float | None = None, clock:
 
     Args:
         record: The record.
-        taken: When it came, by the monotonic clock.
-        max_age: Seconds until it is too old; None: two intervals of the monitor and its timeout, and never less than 5 s.
-        clock: Tells the time by ``monotonic`` and ``time_ns``.
+        taken: Time at which it arrived, by the monotonic clock.
+        max_age: Age in seconds from which it is too old. None: two intervals of the monitor and its timeout, at least 5 s.
+        clock: Object with ``monotonic`` and ``time_ns``.
     """
     interval = 0.0 if record.monitor is None else record.monitor.interval
-    # By both clocks: the wall clock counts the time that a suspended machine slept through.
+    # The larger age of two clocks: the monotonic clock may stop while the machine is suspended, the wall clock may be set back.
     age = max(clock.monotonic() - taken, (clock.time_ns() - record.snapshot.time_ns) / 1e9)
     return bool(age <= (max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
 
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
-    """Return what ``write`` gives, kept with the record, packed or not."""
+    """Return the text of a form from the cache, or call ``write`` and cache its result."""
     if (form, packed) not in latest.written:
         latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=1) if packed else write()
     return latest.written[form, packed]
 
 
 def _texts(labels: Mapping[str, object]) -> dict[str, str]:
-    """Return labels as texts, without those that have nothing to say."""
+    """Return labels as texts. Empty ones are left out."""
     return {str(name): str(value) for name, value in labels.items() if value not in (None, "")}
 
 
 class Exposition:
-    """Points, sorted into the metrics of ``prometheus_client``.
+    """Points as metrics of ``prometheus_client``.
 
     Attributes:
-        dropped: How many series were left out: over the limit, or there already under the same name.
+        dropped: Number of series left out: beyond the limit, duplicates, and conflicts of name or type.
     """
 
     def __init__(self, points: Iterable[Point], max_series: int = MAX_SERIES) -> None:
@@ -295,12 +296,12 @@ class Exposition:
             self.add(point, max_series)
 
     def add(self, point: Point, max_series: float = math.inf) -> None:
-        """Add the series of a point, as far as there may be so many. What the first series of a name says holds for all others."""
+        """Add the series of a point, up to the limit. The first series of a name determines its type and help text."""
         from prometheus_client.metrics_core import Metric
 
         family, kind = _legal(point.name), "gauge" if point.distribution is None else str(point.kind)
         if point.distribution is None and point.kind == "counter":
-            # A counter under a name of another monitor that does not end as counters must is served without a type.
+            # A counter's name must end in _total. Counters of dialects with other names are served without a type.
             family, kind = (family.removesuffix("_total"), "counter") if family.endswith("_total") else (family, "unknown")
         for suffix, value, given in _series(point):
             name = _legal(point.name) + suffix
@@ -310,7 +311,7 @@ class Exposition:
             if series not in self._seen and len(self._seen) < max_series:
                 home = self._homes.get(name) or self._families.setdefault(family, Metric(family, point.meaning or family, kind))
                 if name not in self._homes and home.type != kind:
-                    home = None  # another name has taken it for a type of its own: ``ticks`` beside the counter ``ticks_total``
+                    home = None  # the family has another type: a gauge ticks after the counter ticks_total
             if home is None:
                 self.dropped += 1
             else:
@@ -319,11 +320,11 @@ class Exposition:
                 home.add_sample(name, labels, value)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics, as a registry of ``prometheus_client`` does."""
+        """Return the metrics. ``prometheus_client`` calls this method of a registry."""
         return self._families.values()
 
     def text(self, openmetrics: bool = False) -> bytes:
-        """Write everything as text of version 0.0.4, or as OpenMetrics 1.0."""
+        """Format all metrics as Prometheus text 0.0.4 or as OpenMetrics 1.0."""
         from prometheus_client import generate_latest as plain
         from prometheus_client.openmetrics import exposition
 
@@ -332,23 +333,22 @@ class Exposition:
 
 
 class TextTemplate:
-    """The text of points, in which numbers are replaced.
-
-    ``prometheus_client`` writes it with the place of each number in the column of numbers in the number's stead, so that it is the one that
-    says which line is whose.
+    """The text of points with replaceable numbers.
 
     Args:
-        shape: What it is kept for.
+        shape: Shape of the points; the template is valid for equal shapes.
         points: Points of that shape.
-        max_series: At most so many series are written, and :data:`DROPPED`.
-        openmetrics: Whether it is OpenMetrics.
+        max_series: Maximum number of series, in addition to :data:`DROPPED`.
+        openmetrics: Whether to format as OpenMetrics.
 
     Attributes:
-        shape: What it is kept for.
-        dropped: How many series are left out.
+        shape: Shape of the points.
+        dropped: Number of series that are left out.
     """
 
     def __init__(self, shape: Sequence[object], points: Iterable[Point], max_series: int, openmetrics: bool) -> None:
+        # prometheus_client formats each number's index in the column instead of the number. It orders and groups the lines, and the index
+        # in a line shows which number belongs there.
         points = tuple(points)
         exposition = Exposition(numbered(points), max_series)
         count = sum(1 if point.distribution is None else len(point.distribution.buckets) + 2 for point in points)
@@ -363,10 +363,10 @@ class TextTemplate:
         self._kept = array("q", bytes(8 * (count + 1))), ["0.0"] * (count + 1)
 
     def text(self, numbers: Sequence[Number]) -> bytes:
-        """Return the text with these numbers, those left out among them."""
+        """Return the text with these numbers. The column contains the numbers of dropped series too."""
         before, texts = self._kept
         floats = array("d", numbers)
-        bits = array("q", floats.tobytes())  # tells 0.0 and -0.0 apart, and finds a NaN equal to itself
+        bits = array("q", floats.tobytes())  # comparing bits distinguishes 0.0 from -0.0, and a NaN equals itself
         texts = texts.copy()
         for place in compress(range(len(texts)), map(ne, bits, before)):
             number = floats[place]
@@ -376,7 +376,8 @@ class TextTemplate:
 
 
 def _large(number: float) -> str:
-    """Write a number as ``prometheus_client`` does, and whole ones (bytes, hertz) in half of its time."""
+    """Format a large or non-finite number as ``prometheus_client`` does."""
+    # A shortcut for whole numbers, like bytes and hertz: it takes half of the time of floatToGoString.
     if _PLAIN <= number < _EXACT and number.is_integer():
         digits = str(int(number))
         return f"{f'{digits[0]}.{digits[1:]}'.rstrip('0.')}e+{len(digits) - 1:02d}"
@@ -386,7 +387,7 @@ def _large(number: float) -> str:
 
 
 def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:
-    """Yield what a name is followed by, value and labels: once for a number, several times for a distribution."""
+    """Yield suffix, value and labels of each series of a point: one for a number, several for a distribution."""
     whole = point.distribution
     if whole is None:
         yield "", point.value, point.labels
@@ -405,30 +406,30 @@ def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
 
 
 def _value(value: str) -> str:
-    """Clean a label's value of what is no text; cut to a bounded length between two characters."""
+    """Return a label's value without control characters, in valid UTF-8, cut to the maximum length at a character boundary."""
     if value.isascii() and value.isprintable() and len(value) <= MAX_LABEL_BYTES:
         return value
     data = value.translate(_CONTROL).encode("utf-8", "backslashreplace")
     return data[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
 
 
-# What a client accepts
+# Content negotiation
 
 
 @lru_cache(maxsize=16)
 def prefers_openmetrics(accept: str) -> bool:
-    """Return whether an ``Accept`` header asks for OpenMetrics 1.0 rather than plain text."""
+    """Return whether an ``Accept`` header prefers OpenMetrics 1.0 to plain text."""
     return 0 < _weight(accept, "application/openmetrics-text") >= _weight(accept, "text/plain")
 
 
 @lru_cache(maxsize=16)
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether an ``Accept-Encoding`` header names gzip and does not refuse it."""
+    """Return whether an ``Accept-Encoding`` header accepts gzip."""
     return _weight(accept_encoding, "gzip") > 0
 
 
 def _weight(header: str, wanted: str) -> float:
-    """Return the highest weight that a header gives to something: ``text/plain;version=0.0.4;q=0.5`` gives 0.5 to ``text/plain``."""
+    """Return the highest weight of an item in a header: ``text/plain;version=0.0.4;q=0.5`` has 0.5 for ``text/plain``."""
     highest = 0.0
     for part in header.split(","):
         what, *parameters = (word.strip().lower() for word in part.split(";"))

@@ -51,7 +51,7 @@ class StatsdExporter:
         prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
         tags: ``none``: a device is part of the name, ``accelmetrics.gpu.0.powerWatts``. ``datadog``: it is a tag, and so are the
             record's labels: ``accelmetrics.gpu.powerWatts`` with ``accelerator:gpu.0``.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: The address cannot be read.

@@ -37,13 +37,13 @@ class TensorboardExporter(Tracker):
         logdir: TensorBoard's log directory.
         run: The directory in it, which TensorBoard shows as a run. It reads one growing file in each, so that two processes,
             or the program's own writer, must not share it.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
             Names in which no device stands are grouped by the dialect.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
         InvalidOptionError: Something else than a directory has one of the names, or another user has put it there.
     """
 

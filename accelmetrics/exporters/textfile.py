@@ -1,4 +1,4 @@
-"""A file for node_exporter's textfile collector, written whole at every record and gone when the exporter is closed."""
+"""A file for node_exporter's textfile collector, replaced at every record and removed when the exporter is closed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ ENDING = ".prom"
 
 
 class TextfileExporter:
-    """Writes the latest record as Prometheus text.
+    """Writes the latest record as Prometheus text for node_exporter's textfile collector.
 
-    The collector reads whatever ends in ``.prom`` in its folder at whatever moment: each record is written beside the file
-    under another name, then takes its place at once. There are no timestamps, which the collector refuses. When the exporter
-    is closed the file that it wrote is removed, so that its last numbers are not taken for fresh ones; a program that is killed leaves it,
-    and ``node_textfile_mtime_seconds`` says so.
+    The collector may read a ``.prom`` file at any moment, so each record is written under another name and then renamed. The text has no
+    timestamps, because the collector rejects them. Closing the exporter removes the file, so that its last numbers are not taken for fresh
+    ones. A killed program leaves the file; ``node_textfile_mtime_seconds`` shows its age.
 
     Args:
         path: The file; its name must end in ``.prom``.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        max_series: At most so many series are written.
-        per_link: Writes each link between devices beside the sum over all of them.
-        device_labels: As of the exporter ``prometheus``.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
-        processes: Writes the processes that hold most of the devices' memory, at most so many.
-        process_labels: As of the exporter ``prometheus``.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        max_series: Maximum number of series.
+        per_link: Also write the series of each link between devices, not only their sum.
+        device_labels: As for the exporter ``prometheus``.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        processes: Number of processes to write: the ones with the most device memory.
+        process_labels: As for the exporter ``prometheus``.
 
     Raises:
         InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
         MissingDependencyError: ``prometheus-client`` is not installed.
     """
 
@@ -64,30 +63,30 @@ class TextfileExporter:
         self._written: os.stat_result | None = None
 
     def open(self) -> None:
-        """Make sure of the folder.
+        """Create the directory if it is missing.
 
         Raises:
-            OSError: It is not there and cannot be made.
+            OSError: It cannot be created.
         """
         self._cache.forget()
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def export(self, record: Record) -> None:
-        """Put the record in the file's place.
+        """Replace the file with this record.
 
         Raises:
-            OSError: It cannot be written; the file stays as it was.
+            OSError: It cannot be written; the old file is unchanged.
         """
         try:
             self._cache.take(record)
-        finally:
+        finally:  # if a label function raises, the record is still written, without these labels
             self._written = replace_file(self.path, self._cache.metrics())
 
     def flush(self) -> None:
-        """Return at once: each record is written at once."""
+        """Do nothing: each record is written when it is exported."""
 
     def close(self) -> None:
-        """Remove the file, if it is still the one that this wrote.
+        """Remove the file if this exporter wrote it.
 
         Raises:
             OSError: It cannot be removed.

@@ -32,12 +32,12 @@ class Tracker:
     One that is to have a record whole or in order overrides ``export``.
 
     Args:
-        prefix: Before every key that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a dialect.
-        metrics: Which metrics the records that it is given have.
+        prefix: Prefix of every measured key.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a dialect.
+        metrics: Metrics to export.
 
     Raises:
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     def __init__(self, prefix: str, dialect: str | Dialect, metrics: MetricChoice) -> None:
@@ -146,13 +146,13 @@ class AimExporter(Tracker):
         run: The program's run, as an object. Aim lets one process write to a run, so that no other can be gone on with.
         repo: Where Aim keeps a run of ours: a directory or ``aim://HOST:PORT``; the working directory unless given.
         experiment: The experiment of a run of ours.
-        prefix: Before every key that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        prefix: Prefix of every measured key.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: aim is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "aim"
@@ -205,12 +205,12 @@ class ClearmlExporter(Tracker):
         project: The project of a task of ours.
         task_name: The name of a task of ours.
         prefix: Before the title of every plot that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: clearml is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "clearml"
@@ -275,13 +275,13 @@ class SwanlabExporter(Tracker):
         run_name: The name of a run of ours.
         mode: SwanLab's: ``online``, ``local``, ``offline``; what SwanLab is configured to do unless given. For a run of ours.
         directory: Where SwanLab keeps the files of a run of ours.
-        prefix: Before every key that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        prefix: Prefix of every measured key.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: swanlab is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "swanlab"
@@ -326,13 +326,13 @@ class TrackioExporter(Tracker):
         run: The program's run, as an object.
         project: Begin a run of ours in this project.
         run_name: Begin a run of ours with this name.
-        prefix: Before every key that is measured.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        prefix: Prefix of every measured key.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: trackio is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "trackio"

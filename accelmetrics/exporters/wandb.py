@@ -70,14 +70,14 @@ class WandbExporter(Tracker):
             own collector off then (``x_disable_stats``), as it is in a run of ours.
         commit: Make each reading a row of the program's run, which advances its step: only for programs that log nothing to
             W&B themselves, since it drops what they log to a step that has passed.
-        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: The mode or stream is none, this wandb cannot be given system metrics, or the directory cannot be one,
             or is another user's in a shared folder.
         MissingDependencyError: wandb is not installed.
-        UnknownNameError: There is no such dialect.
+        UnknownNameError: There is no dialect with this name.
     """
 
     name = "wandb"

@@ -1,1 +1,1 @@
-"""The HTTP server of the scrape endpoint: tornado on a thread of its own, safe against slow and hostile clients."""
+"""The HTTP server of the scrape endpoint: tornado on a separate thread, safe against slow and hostile clients."""

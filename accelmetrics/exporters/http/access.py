@@ -1,4 +1,4 @@
-"""Access to the HTTP server: certificates, passwords and tokens, each in files that are read again when they change."""
+"""Access control of the HTTP server: certificates, passwords and tokens, in files that are read again when they change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from accelmetrics.schemas.log import log
 from accelmetrics.schemas.permissions import warn_if_loose
 
 COST, BLOCK, LANES = 2**14, 8, 1
-"""Of scrypt: 16 MiB and about 40 ms for each password that is tried."""
+"""Parameters of scrypt: a check takes 16 MiB and about 40 ms."""
 MAX_MEMORY = 64 * 2**20
 DIGEST_BYTES = 32
 REMEMBERED = 64
-"""Passwords that were right, and are not hashed again."""
+"""Number of correct passwords that are remembered, so that they need not be hashed again."""
 
 
 def file_state(path: Path | None) -> tuple[int, ...]:
-    """Return what changes when the file does; empty where there is none."""
+    """Return time, size and inode of a file, to detect changes; empty if there is no file."""
     try:
         status = path.stat() if path else None
     except OSError:
@@ -37,17 +37,17 @@ def file_state(path: Path | None) -> tuple[int, ...]:
 
 
 class Tls:
-    """The certificates of a server, as PEM files, and the TLS context of what is in them now.
+    """The certificates of a server, as PEM files, and the TLS context with their current contents.
 
     Args:
         cert: The server's certificate and its chain.
-        key: Its private key, without a password; None when it stands in ``cert``.
-        client_ca: Authorities of client certificates; None lets in clients without a certificate.
-        client_names: Only client certificates with one of these names, separated by commas, are let in (DNS, IP address, URI or
-            e-mail among its subject alternative names); None allows all.
+        key: Its private key, without a password; None if ``cert`` contains it.
+        client_ca: Authorities of client certificates; None accepts clients without a certificate.
+        client_names: Comma-separated names. Only client certificates with one of them as a subject alternative name (DNS, IP address,
+            URI or e-mail) are accepted; None accepts all.
 
     Raises:
-        InvalidOptionError: An option is given without the one that it needs.
+        InvalidOptionError: An option is given without another one that it needs.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Tls:
         """Read the files.
 
         Raises:
-            OSError: A file cannot be read, or does not hold what it should.
+            OSError: A file cannot be read or has invalid contents.
         """
         self._states = list(map(file_state, self._files))
         cert, key, client_ca = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols(["http/1.1"])  # tornado speaks no HTTP/2
         with _naming("the certificate", cert, key):
-            # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
+            # With an empty password, an encrypted key is an error. Without it, OpenSSL would ask for the password on the terminal.
             context.load_cert_chain(cast(Path, cert), key, password="")
         warn_if_loose(cast(Path, key or cert), "the private key")
         if client_ca:
@@ -81,7 +81,7 @@ class Tls:
         self._context = context
 
     def current(self) -> ssl.SSLContext:
-        """Return the context. Files that cannot be read leave the last good one in force, which is logged once."""
+        """Return the current context. If changed files cannot be read, the last valid context stays in use, with a warning."""
         if list(map(file_state, self._files)) != self._states:
             try:
                 self.read()
@@ -90,13 +90,13 @@ class Tls:
         return self._context
 
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Return whether a client may come in, by the certificate that the handshake has verified."""
+        """Return whether a client is accepted, by the names of the certificate that the handshake has verified."""
         return not self._names or any(name in self._names for _, name in (certificate or {}).get("subjectAltName", ()))
 
 
 @contextlib.contextmanager
 def _naming(what: str, *paths: Path | None) -> Iterator[None]:
-    """Put the files' names into an error: OpenSSL gives none."""
+    """Add the files' names to an error of the block: OpenSSL reports none."""
     try:
         yield
     except OSError as error:
@@ -110,7 +110,7 @@ def _naming(what: str, *paths: Path | None) -> Iterator[None]:
 PasswordHash = tuple[bytes, bytes]
 """A stored password: salt and digest of ``scrypt$16384$8$1$SALT$DIGEST``."""
 UNKNOWN_USER: PasswordHash = (bytes(16), bytes(DIGEST_BYTES))
-"""Tried for users that do not exist, so that time does not tell which do."""
+"""Hash that is checked for users that do not exist, so that the time of an answer does not reveal which users exist."""
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
@@ -118,10 +118,10 @@ def _scrypt(password: str, salt: bytes) -> bytes:
 
 
 def password_line(user: str, password: str) -> str:
-    """Return a line for a password file: the user, a colon and the scrypt hash of the password under a salt of its own.
+    """Return a line for a password file: the user, a colon and the scrypt hash of the password with a random salt.
 
     Raises:
-        ValueError: The user's name is empty or holds a colon or a line break.
+        ValueError: The user's name is empty or contains a colon or a line break.
     """
     if not user or set(user) & set(":\r\n"):
         raise ValueError(f"{user!r} cannot be a user's name: it must not be empty nor hold a colon or a line break")
@@ -131,11 +131,11 @@ def password_line(user: str, password: str) -> str:
 
 
 class HttpCredentials:
-    """Compares what a client says with what lies in the files. A file that cannot be read lets nothing in.
+    """Checks a client's credentials against the files. While a file cannot be read, no client is accepted.
 
     Args:
-        auth_file: Lines of ``user:scrypt$…``, as :func:`password_line` makes them; others are skipped and logged.
-        bearer_token_file: A token.
+        auth_file: Lines of ``user:scrypt$…`` from :func:`password_line`; invalid lines are skipped and logged.
+        bearer_token_file: A file with a token.
     """
 
     def __init__(self, auth_file: str | None = None, bearer_token_file: str | None = None) -> None:
@@ -144,19 +144,19 @@ class HttpCredentials:
         self._states: object = None
         self._users: dict[str, PasswordHash] = {}
         self._token = b""
-        # Passwords that were right, by a keyed digest: nothing that a client sends can stand for another entry.
+        # Correct passwords, as keyed digests: a client cannot construct credentials that match another entry.
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, None] = {}
         self._told = ""
 
     @property
     def schemes(self) -> str:
-        """How a client may say who it is, for ``WWW-Authenticate``."""
+        """The accepted authentication schemes, for the header ``WWW-Authenticate``."""
         basic = ['Basic realm="accelmetrics", charset="UTF-8"'] if self._auth_file else []
         return ", ".join([*basic, 'Bearer realm="accelmetrics"'] if self._token_file else basic)
 
     def read(self) -> None:
-        """Read the files, if they changed since.
+        """Read the files if they have changed.
 
         Raises:
             OSError: A file cannot be read.
@@ -164,7 +164,7 @@ class HttpCredentials:
         states = file_state(self._auth_file), file_state(self._token_file)
         if states == self._states:
             return
-        # Until both are read nothing is let in, and the next request tries again.
+        # Until both are read no client is accepted, and the next request tries again.
         self._users, self._token, self._states = {}, b"", None
         users = dict(_users(self._auth_file)) if self._auth_file else {}
         token = _contents("the token file", self._token_file).strip() if self._token_file else b""
@@ -176,7 +176,7 @@ class HttpCredentials:
         self._users, self._token, self._states = users, token, states
 
     def known(self, authorization: str) -> bool | None:
-        """Return whether a client may come in, as far as that takes no time; None where a password has to be tried."""
+        """Return whether a client is accepted, as far as this can be told without hashing; None if a password has to be hashed."""
         problem = ""
         try:
             self.read()
@@ -186,7 +186,7 @@ class HttpCredentials:
             log.warning(problem)
         self._told = problem
         scheme, _, said = authorization.strip().partition(" ")
-        if scheme.lower() == "bearer":  # compared as digests of one length, so that time does not tell the token's
+        if scheme.lower() == "bearer":  # digests have equal lengths, so that the time of the comparison does not reveal the token's length
             digests = (hashlib.sha256(token).digest() for token in (said.strip().encode(), self._token))
             return bool(self._token) and hmac.compare_digest(*digests)
         user, password = _basic(authorization)
@@ -195,7 +195,7 @@ class HttpCredentials:
         return True if self._mark(user, password, self._users.get(user, UNKNOWN_USER)) in self._verified else None
 
     def tried(self, authorization: str) -> bool:
-        """Return whether the password is right. Takes about 40 ms of processor time, also for unknown users."""
+        """Return whether the password is correct. This takes about 40 ms of processor time, also for unknown users."""
         user, password = _basic(authorization)
         stored = self._users.get(user, UNKNOWN_USER)
         salt, digest = stored
@@ -207,12 +207,13 @@ class HttpCredentials:
         return True
 
     def _mark(self, user: str, password: str, expected: PasswordHash) -> bytes:
-        """Cover the stored hash too, so that a changed password is not remembered."""
+        """Return the digest under which a correct password is remembered."""
+        # It covers the stored hash, so that an old password is not accepted after a change.
         return hmac.digest(self._key, repr((user, password, expected)).encode(), "sha256")
 
 
 def _contents(what: str, path: Path) -> bytes:
-    """Read a file, with its name and purpose in what goes wrong."""
+    """Read a file. An error contains its name and purpose."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -222,7 +223,7 @@ def _contents(what: str, path: Path) -> bytes:
 def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
     try:
         text = _contents("the password file", path).decode()
-    except UnicodeDecodeError as error:  # as any file that cannot be read; its bytes are not told
+    except UnicodeDecodeError as error:  # the message omits the bytes: they may be a password
         raise OSError(f"{path} is not a password file: it is not UTF-8 at byte {error.start}") from None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -234,12 +235,12 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
             if (kind, cost, block, lanes) != ("scrypt", str(COST), str(BLOCK), str(LANES)):
                 raise ValueError(kind)
             yield user, (salt, digest)
-        except ValueError:  # what the line holds is not told: it may be a password
+        except ValueError:  # the message omits the line: it may be a password
             log.warning("%s, line %d: not user:scrypt$…, skipped; `accelmetrics serve --make-password USER` makes such lines", path, number)
 
 
 def _basic(authorization: str) -> tuple[str, str]:
-    """Return user and password, empty where the header holds no such pair."""
+    """Return user and password of a basic authentication header; empty for any other header."""
     scheme, _, said = authorization.strip().partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -1,16 +1,20 @@
-"""The HTTP server: tornado on a thread and an event loop of its own, with limits on what a client may cost.
+"""The HTTP server: tornado on a separate thread and event loop, with limits on the resources that a client may use.
 
-Tornado parses requests and writes answers. Connections are accepted here, before its ``HTTPServer`` would take them: a limit must hold
-before the handshake, and one timer must span handshake, request and answer, which ``idle_connection_timeout`` does not.
+Tornado parses requests and writes answers. This module accepts connections itself instead of using tornado's ``HTTPServer``: the limit on
+connections must hold before the TLS handshake, and one timer must span handshake, request and answer, which ``idle_connection_timeout``
+does not do.
 
-Slow, idle and half-open clients are connections with a timer, not threads. Two more threads hold one call each: one computes
-answers, one hashes passwords. What takes long ends its own connection and nothing else:
+Slow, idle and half-open clients cost a connection with a timer, not a thread. Two further threads run one call at a time: one computes
+answers, the other hashes passwords. A slow client loses its own connection and delays nobody else:
 
-- Each connection has one timer: for the handshake and the first request, for an answer to be taken, for the next request.
-- Connections are limited in all and per address. One more closes another one: of those that were never let in before those that
-  were, of the address that has most of them, the one that has waited longest. Only a request that is being answered is spared.
-- Requests without valid credentials, probes among them, are limited per address and second, passwords that wait to be hashed per
-  address. Addresses take turns, so that guessing holds up no log-in from elsewhere, and none of it an answer to a client that is let in.
+- Each connection has one timer. It limits the handshake with the first request, the time to receive an answer, and the time to the next
+  request.
+- Connections are limited in total and per address. A connection beyond the limit closes another one. Connections that were never
+  authenticated go first, then the ones of the address with the most connections, then the ones that have been idle longest. A connection
+  whose request is being answered is never closed.
+- Requests without valid credentials, including probes, are limited per address and second. Passwords that wait to be hashed are limited
+  per address. Addresses take turns, so guessing passwords delays neither log-ins from other addresses nor answers to authenticated
+  clients.
 """
 
 from __future__ import annotations
@@ -44,33 +48,34 @@ _T = TypeVar("_T")
 THREAD = "accelmetrics-http"
 LEAST_CONNECTIONS = 16
 PAUSE = 0.1
-"""Seconds until the next attempt where no connection can be accepted."""
+"""Seconds until the next attempt after a connection could not be accepted."""
 SPARE = 0.5
-"""Seconds of a scrape's timeout that are left for the answer's way back."""
+"""Seconds of a scrape's timeout that are reserved for sending the answer."""
 PUT_OFF = 1.0
-"""Seconds until what is one too many of its address is answered."""
+"""Seconds by which the answer to a request beyond its address's limit is delayed."""
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a browser may load for an answer: what this server has, and no script or style that stands in the text itself."""
+"""Content security policy: a browser loads scripts, styles and data only from this server, and runs no inline scripts or styles."""
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What a client may cost, in counts, bytes and seconds.
+    """Limits on the resources that clients may use.
 
     Attributes:
-        connections: Open at once; half of them from one address.
-        computing: Requests that wait to be computed at once; one more is answered with 503.
-        guesses: Passwords of one address that wait to be hashed; one more waits a second, and is answered with 429.
-        unauthenticated: Requests of one address and second without valid credentials, where such are asked for; one more likewise.
-        head_bytes: Request line and headers.
+        connections: Maximum number of open connections; at most half of them from one address.
+        computing: Maximum number of requests that wait for an answer to be computed; further ones get status 503.
+        guesses: Maximum number of passwords per address that wait to be hashed; further ones get status 429 after a second.
+        unauthenticated: Maximum number of requests without valid credentials per address and second, if credentials are required;
+            further ones get status 429 after a second.
+        head_bytes: Maximum size of the request line and headers, in bytes.
         head: Seconds for the TLS handshake, the request line and the headers of the first request.
         answer: Seconds for computing an answer.
-        write: Seconds for a client to take the answer.
-        idle: Seconds from an answer to the next request's headers, and for a password to be tried.
+        write: Seconds for a client to receive the answer.
+        idle: Seconds from an answer to the headers of the next request, and for a password to wait for its check.
     """
 
     connections: int = 256
@@ -85,7 +90,7 @@ class ClientLimits:
 
 
 class HttpAnswer(NamedTuple):
-    """What a request is answered with; ``headers`` beside those that every answer has."""
+    """The answer to a request. ``headers`` are added to the headers that every answer has."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -93,7 +98,7 @@ class HttpAnswer(NamedTuple):
 
 
 Compute = Callable[[HTTPServerRequest], HttpAnswer]
-"""Computes an answer, or raises tornado's ``HTTPError``. Called on the thread for answers, one request at a time: it must not wait."""
+"""Function that computes an answer or raises tornado's ``HTTPError``. It must not block: one thread computes all answers in turn."""
 
 
 def _nothing(_: HTTPServerRequest) -> HttpAnswer:
@@ -102,14 +107,16 @@ def _nothing(_: HTTPServerRequest) -> HttpAnswer:
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 UNREAD = 64
-"""Blocks of a head that is too large that are taken from the client, so that its system does not drop the answer."""
+"""Number of blocks that are read and discarded after headers that are too large."""
 
 
 class PlainStream(IOStream):
-    """A stream that answers a head beyond its limit before it ends."""
+    """A stream that answers headers beyond the size limit with status 431 before it closes."""
 
     def close(self, exc_info: Any = False) -> None:
-        """End; where the head was too large, say so."""
+        """Close the connection, after an answer if the headers were too large."""
+        # Tornado closes such a connection without an answer. Closing with unread data would reset it, and the client's system would then
+        # drop the answer.
         if isinstance(exc_info, UnsatisfiableReadError) and not self.closed():
             with contextlib.suppress(OSError, ValueError):
                 self.socket.send(TOO_LARGE)
@@ -120,29 +127,29 @@ class PlainStream(IOStream):
 
 
 class TlsStream(SSLIOStream, PlainStream):
-    """A stream that ends as TLS demands, so that a client can tell the end of an answer from one that was cut off."""
+    """A TLS stream that sends the closing message, so that a client can distinguish the end of an answer from a truncated one."""
 
     def close_fd(self) -> None:
-        """Say that this is the end, without waiting for the client to say so too."""
+        """Send the closing message of TLS without waiting for the client's."""
         with contextlib.suppress(OSError):  # the handshake was not finished, or the client is gone
             self.socket.unwrap()
         super().close_fd()
 
 
 class ClientConnection:
-    """A connection, as the context that tornado keeps with its requests.
+    """A connection and its timer. Tornado keeps it as the context of the connection's requests.
 
     Args:
-        stream: The connection.
+        stream: The connection's stream.
         remote_ip: The client's address.
-        seconds: Until its first request must be there.
+        seconds: Time until the first request must have arrived.
 
     Attributes:
         remote_ip: The client's address.
         protocol: ``http`` or ``https``.
-        let_in: Whether a request of it has been let in.
-        idle_since: When its timer last began, by the loop's clock.
-        timeout: Closes the connection. Cancelled while an answer is made; a route that streams limits each write itself.
+        let_in: Whether a request of this connection has been accepted.
+        idle_since: Time at which the timer last started, by the loop's clock.
+        timeout: Timer that closes the connection. It is cancelled while an answer is computed. A streaming route limits each write itself.
     """
 
     def __init__(self, stream: IOStream, remote_ip: str, seconds: float) -> None:
@@ -153,7 +160,7 @@ class ClientConnection:
         self._start(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Close the connection in so many seconds, or before that to make room for another one."""
+        """Restart the timer. Until it expires, the connection may also be closed to make room for another one."""
         self.timeout.cancel()
         self._start(seconds)
 
@@ -164,7 +171,7 @@ class ClientConnection:
 
 
 class Route(RequestHandler):
-    """Checks a request, and answers with what is computed. Pages and streams subclass it and define ``get``."""
+    """A request handler that checks access and then computes the answer. Pages and streams are subclasses with another ``get``."""
 
     def initialize(
         self,
@@ -175,16 +182,16 @@ class Route(RequestHandler):
         any_name: bool = False,
         linked: bool = False,
     ) -> None:
-        """Take the arguments of the route.
+        """Set the arguments of the route.
 
         Args:
-            compute: Computes the answer; without it there is none.
-            give: Answers by itself, in its place.
-            public: Whether it is answered without credentials, and to pages of other sites. It is computed at once, in no time, so that
-                it takes the place of no other request.
-            any_name: Whether it is answered under any host name where other machines can reach the server: monitoring systems have names
-                of their own for machines. ``allowed_hosts`` bound it too.
-            linked: Whether pages of other sites may lead here. It tells nothing of the machine.
+            compute: Function that computes the answer. The default answers 404.
+            give: Coroutine function that sends the answer itself, instead of ``compute``.
+            public: Whether the route needs no credentials and also answers pages of other sites. Its answer must be quick: it is computed
+                on the loop's thread, without waiting for other requests.
+            any_name: Whether the route answers under any host name if other machines can reach the server, because monitoring systems
+                have their own names for machines. ``allowed_hosts`` restricts it nevertheless.
+            linked: Whether pages of other sites may link here. Its answer must contain nothing about the machine.
         """
         self._compute, self._give = compute, give
         self.public = public
@@ -194,7 +201,7 @@ class Route(RequestHandler):
         self.server = cast(Server, self.settings["server"])
 
     def set_default_headers(self) -> None:
-        """Replace tornado's."""
+        """Set the headers that every answer has, in place of tornado's."""
         self.clear_header("Server")
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Cache-Control", "no-store")
@@ -204,12 +211,12 @@ class Route(RequestHandler):
         self.set_header("Referrer-Policy", "no-referrer")
 
     async def prepare(self) -> None:
-        """Refuse a client that may not come in."""
+        """Check the client's access before the request is answered."""
         self.client.timeout.cancel()
         await self.server.check(self)
 
     async def get(self) -> None:
-        """Answer; ``HEAD`` likewise, without the body."""
+        """Answer ``GET`` and ``HEAD``. Tornado omits the body for ``HEAD``."""
         if self._give is not None:
             await self._give(self)
         elif self.public:
@@ -220,7 +227,7 @@ class Route(RequestHandler):
     head = get
 
     def answer(self, answer: HttpAnswer) -> None:
-        """Send an answer; where its ``Etag`` is the one that the client has, only that it has not changed."""
+        """Send an answer, or status 304 if the client already has a copy with this ``Etag``."""
         for name, value in answer.headers.items():
             self.set_header(name, value)
         if self.check_etag_header():
@@ -229,18 +236,19 @@ class Route(RequestHandler):
             return
         self.set_header("Content-Type", answer.content_type)
         self.set_header("Content-Length", str(len(answer.body)))
-        self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
+        self.flush()  # headers separately: if sent together with the body, tornado copies the body for each client
         self.finish(answer.body)
 
     def on_finish(self) -> None:
-        """Limit the time for the answer to be taken."""
+        """Start the timer for the client to receive the answer."""
         self.client.wait(self.server.limits.write)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error in one line."""
+        """Send an error as one line of text."""
         error = kwargs["exc_info"][1]
         said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
-        # A script's request would wait until its user has answered the browser's question: it is the script that says so.
+        # Without the header, the browser does not ask for a password during a script's request (Sec-Fetch-Dest: empty). The request would
+        # wait for the user's answer; the script reports the error itself.
         if status_code == 401 and self.request.headers.get("Sec-Fetch-Dest") != "empty":
             self.set_header("WWW-Authenticate", cast(HttpCredentials, self.server.credentials).schemes)
         elif status_code == 405:
@@ -248,30 +256,30 @@ class Route(RequestHandler):
             self.set_header("Allow", "GET, HEAD")
         elif status_code in (429, 503):
             self.set_header("Retry-After", "1")
-        self.finish(f"{(said or self._reason).replace('%%', '%')}\n")  # tornado doubles them, to format it
+        self.finish(f"{(said or self._reason).replace('%%', '%')}\n")  # tornado doubles percent signs for formatting
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log what an answer failed of; not that a client has gone."""
+        """Log unexpected errors of an answer. HTTP errors and closed connections are not logged."""
         if not isinstance(value, HTTPError | StreamClosedError):
             log.warning("%s could not be answered", self.request.path, exc_info=value)
 
 
 class Server(HTTPServerConnectionDelegate):
-    """Answers HTTP requests on one port.
+    """An HTTP server on one port.
 
     Args:
-        address: Where to listen.
-        routes: As tornado's ``Application`` takes them: path, :class:`Route` or a subclass of it, its arguments.
+        address: Address to listen on.
+        routes: Routes of tornado's ``Application``: path, :class:`Route` or a subclass, and its arguments.
         tls: The certificates; None serves without TLS.
-        credentials: Passwords and tokens that are let in; None lets in every client.
-        allowed_hosts: Names that a request's ``Host`` may have, beside ``localhost`` and this machine's own. On loopback only addresses
-            of that are answered to as well. Elsewhere all addresses are, and names without a dot, which no web site has; and unless names
-            are given here, routes with ``any_name`` under all names.
-        limits: What a client may cost.
+        credentials: Accepted passwords and tokens; None accepts every client.
+        allowed_hosts: Accepted names in a request's ``Host``, in addition to ``localhost`` and this machine's names. A server on loopback
+            also accepts loopback addresses. Any other server also accepts all addresses and all names without a dot, which no web site
+            has. If this is empty, its routes with ``any_name`` accept every name.
+        limits: Limits on the resources that clients may use.
 
     Attributes:
-        address: Where it listens once it is open: with the port that the system chose.
-        credentials: Passwords and tokens that are let in.
+        address: Address that the server listens on. After :meth:`open` it has the port that the system chose.
+        credentials: Accepted passwords and tokens.
     """
 
     def __init__(
@@ -302,21 +310,22 @@ class Server(HTTPServerConnectionDelegate):
         with contextlib.suppress(ImportError):  # Windows
             import resource
 
-            # Three quarters of the files that this process may open are left to the program around the server.
+            # Leave three quarters of the process's file descriptors to the rest of the program.
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             self._most = self._most if soft == resource.RLIM_INFINITY else min(self._most, max(LEAST_CONNECTIONS, soft // 4))
         self._clients: set[ClientConnection] = set()
         self._places = asyncio.Semaphore(limits.computing)
+        # By address: requests without valid credentials in this second, passwords that wait, and the lock that lets them take turns.
         self._unauthenticated: Counter[str] = Counter()
         self._second = 0
         self._guesses: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def open(self) -> None:
-        """Listen, from a thread of its own.
+        """Start listening, and serve requests on a separate thread.
 
         Raises:
-            OSError: The port is in use or may not be used, or no thread can be started.
+            OSError: The port is in use or not permitted, or no thread can be started.
         """
         self._loop = asyncio.SelectorEventLoop()
         try:
@@ -326,7 +335,7 @@ class Server(HTTPServerConnectionDelegate):
             raise
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
         if not self.address.is_loopback:
-            names = [socket.gethostname()]  # and the full one, where the system knows it
+            names = [socket.gethostname()]  # followed by the fully qualified name, if the system knows it
             with contextlib.suppress(OSError, UnicodeError):
                 names.append(socket.getaddrinfo(names[0], None, flags=socket.AI_CANONNAME)[0][3])
             self._hosts |= {name.lower().rstrip(".") for name in names if name}
@@ -338,14 +347,15 @@ class Server(HTTPServerConnectionDelegate):
             logging.getLogger(f"tornado.{name}").addFilter(_quiet)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # the system refuses another thread
             self._end.set()
-            self._run()  # ends at once, giving everything back
+            self._run()  # returns at once and closes the sockets
             raise OSError(f"cannot listen on {self.address}: {error}") from error
         _OPEN.add(self)
 
     def close(self) -> None:
-        """End all connections and threads. In a child that was forked meanwhile there is nothing to end."""
+        """Close all connections and end the threads."""
+        # Threads do not survive a fork, so in a forked child there is nothing to end.
         if self not in _OPEN:
             return
         _OPEN.discard(self)
@@ -373,15 +383,15 @@ class Server(HTTPServerConnectionDelegate):
         while True:
             try:
                 accepted, (host, *_) = await self._loop.sock_accept(listening)
-            except OSError:  # no file descriptor is free, or the client is gone already
+            except OSError:  # no free file descriptor, or the client has already disconnected
                 self._evict(self._clients)
                 await asyncio.sleep(PAUSE)
                 continue
             self._admit(accepted, host)
-            await asyncio.sleep(0)  # a flood of new clients does not hold up the others
+            await asyncio.sleep(0)  # let other clients be served during a flood of new connections
 
     def _admit(self, accepted: socket.socket, host: str) -> None:
-        """Serve a connection, if there is room for it or another one can be closed; all before its TLS handshake."""
+        """Serve a new connection if there is room or another one can be closed. The TLS handshake comes after this check."""
         same = [client for client in self._clients if client.remote_ip == host]
         crowded = len(same) >= self._most // 2
         if (crowded or len(self._clients) >= self._most) and not self._evict(same if crowded else self._clients):
@@ -395,7 +405,7 @@ class Server(HTTPServerConnectionDelegate):
                 secure = self._tls.current().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
                 stream = TlsStream(secure, max_buffer_size=most)
             stream.set_nodelay(True)
-        except OSError:  # the client is gone already
+        except OSError:  # the client has already disconnected
             accepted.close()
             return
         client = ClientConnection(stream, host, self.limits.head)
@@ -403,7 +413,7 @@ class Server(HTTPServerConnectionDelegate):
         HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
 
     def _evict(self, clients: Iterable[ClientConnection]) -> bool:
-        """Close the connection that is missed least; False where all of them are being answered."""
+        """Close the least valuable connection: see the module's docstring for the order. Return False if all are being answered."""
         addresses = Counter(client.remote_ip for client in self._clients)
         waiting = (client for client in clients if not client.timeout.cancelled())
         missed = min(waiting, key=lambda client: (client.let_in, -addresses[client.remote_ip], client.idle_since), default=None)
@@ -414,14 +424,15 @@ class Server(HTTPServerConnectionDelegate):
         return True
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Wait for a connection's first request or its next one."""
+        """Return tornado's handler of the next request on a connection."""
         client = cast(ClientConnection, cast(HTTP1Connection, request_conn).context)
+        # A client that has not been accepted yet keeps the shorter time limit of its first request.
         if client.let_in:
             client.wait(self.limits.idle)
         return self._application.start_request(server_conn, request_conn)
 
     def on_close(self, server_conn: object) -> None:
-        """Forget a connection."""
+        """Remove a closed connection from the list."""
         client = cast(ClientConnection, cast(HTTP1ServerConnection, server_conn).context)
         client.timeout.cancel()
         self._clients.discard(client)
@@ -429,10 +440,10 @@ class Server(HTTPServerConnectionDelegate):
     # Requests, on the loop's thread
 
     async def check(self, route: Route) -> None:
-        """Check a request's host, site, certificate and credentials.
+        """Check a request's host name, origin, certificate and credentials.
 
         Raises:
-            HTTPError: It is refused.
+            HTTPError: The request is refused.
         """
         request, client = route.request, route.client
         if not (self._any_name and route.any_name) and not self._serves(request.host_name):
@@ -453,10 +464,9 @@ class Server(HTTPServerConnectionDelegate):
         client.let_in = True
 
     def _serves(self, name: str) -> bool:
-        """Return whether a request may have this ``Host``.
-
-        A web site whose name is made to mean this machine (DNS rebinding) has a name with a dot, and never an address.
-        """
+        """Return whether this ``Host`` of a request is accepted."""
+        # DNS rebinding makes the name of a web site resolve to this machine, so that its scripts could read the answers. Such a name has a
+        # dot and is never an IP address.
         try:
             address = ipaddress.ip_address(name.strip("[]"))
         except ValueError:
@@ -465,7 +475,7 @@ class Server(HTTPServerConnectionDelegate):
         return not self.address.is_loopback or address.is_loopback or name.strip("[]") in self._hosts
 
     async def _guess(self, credentials: HttpCredentials, client: ClientConnection, said: str) -> bool:
-        """Hash a password, one at a time of each address in turn, and for half of the time at most."""
+        """Return whether a password is correct. Addresses take turns, with one password each."""
         address = client.remote_ip
         if self._guesses[address] >= self.limits.guesses:
             await self._put_off(client, "too many passwords wait to be tried")
@@ -478,6 +488,7 @@ class Server(HTTPServerConnectionDelegate):
                 client.timeout.cancel()
                 began = self._loop.time()
                 right = await self._submit(self._passwords, credentials.tried, said)
+                # A pause as long as the hashing: guessing passwords takes at most half of a processor.
                 await asyncio.sleep(self._loop.time() - began)
                 return right
         finally:
@@ -486,7 +497,7 @@ class Server(HTTPServerConnectionDelegate):
                 del self._guesses[address], self._turns[address]
 
     async def _limit(self, client: ClientConnection) -> None:
-        """Count a request without valid credentials, and put it off where there are too many of its address in this second."""
+        """Count a request without valid credentials. Delay and refuse it if its address has sent too many in this second."""
         second = int(self._loop.time())
         if second != self._second:
             self._second = second
@@ -501,10 +512,10 @@ class Server(HTTPServerConnectionDelegate):
         raise HTTPError(429, why)
 
     def begin(self, call: Compute, request: HTTPServerRequest) -> asyncio.Task[HttpAnswer]:
-        """Have an answer computed, in turn. Several requests may wait for it, each by :meth:`answered`.
+        """Start to compute an answer, in turn with others. Several requests may wait for it with :meth:`answered`.
 
         Raises:
-            HTTPError: Too many wait.
+            HTTPError: Too many requests are waiting.
         """
         if self._places.locked():
             raise HTTPError(503, "too many requests at once")
@@ -516,13 +527,14 @@ class Server(HTTPServerConnectionDelegate):
         return self._loop.create_task(computed())
 
     async def answered(self, answer: asyncio.Task[HttpAnswer], request: HTTPServerRequest) -> HttpAnswer:
-        """Wait for an answer, within the client's own timeout, where Prometheus tells it.
+        """Wait for an answer, no longer than the server's limit and the client's timeout.
 
         Raises:
-            HTTPError: It takes too long.
+            HTTPError: The time is up.
         """
         limit = self.limits.answer
-        with contextlib.suppress(ValueError):  # no header, or no number in it
+        # Prometheus sends its scrape timeout. An answer after it would be discarded, so answer with an error in time.
+        with contextlib.suppress(ValueError):  # no header, or its value is no number
             asked = float(request.headers.get(SCRAPE_TIMEOUT, ""))
             if asked > 0:
                 limit = min(limit, max(asked - SPARE, asked / 2))
@@ -545,14 +557,14 @@ def _close(sockets: Iterable[socket.socket | IOStream]) -> None:
 
 
 def listen(address: Address) -> list[socket.socket]:
-    """Open sockets that listen: one for each address of the host, such as both of ``localhost``, on one port.
+    """Open a listening socket for each address of the host (``localhost`` has two), all on one port.
 
-    Addresses that this machine does not have are passed over, if it has another one. (``tornado.netutil.bind_sockets`` does that for
-    ``::1`` alone, leaks sockets when it fails, and has ``[::]`` refuse version 4.)
+    Addresses that this machine does not have are skipped, unless there is no other.
 
     Raises:
-        OSError: The port is in use or may not be used, or there is no such host here.
+        OSError: The port is in use or not permitted, or this machine has no such address.
     """
+    # tornado.netutil.bind_sockets skips only a missing ::1, leaks sockets when it fails, and its [::] refuses IPv4.
     opened: list[socket.socket] = []
     failed: OSError | None = None
     ends = dict.fromkeys(address.resolve(socket.SOCK_STREAM, socket.AI_PASSIVE))
@@ -574,7 +586,8 @@ def listen(address: Address) -> list[socket.socket]:
 
 
 def _quiet(record: logging.LogRecord) -> bool:
-    """Keep what tornado logs about clients that misbehave: our own logger says it, at the level DEBUG."""
+    """Redirect tornado's log messages of the server's thread to accelmetrics' logger, at the level DEBUG."""
+    # Tornado logs misbehaving clients as warnings. Messages of other threads belong to the program's own use of tornado.
     if record.threadName == THREAD:
         log.debug("http: %s", record.getMessage(), exc_info=record.exc_info)
     return record.threadName != THREAD
@@ -584,7 +597,8 @@ _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Close what a forked child has inherited, or the port would stay taken while it lives."""
+    """Close the sockets that a forked child has inherited."""
+    # Otherwise the port would remain in use as long as the child lives.
     for server in tuple(_OPEN):
         _OPEN.discard(server)
         _close((*server._sockets, *(client.stream.socket for client in server._clients)))
