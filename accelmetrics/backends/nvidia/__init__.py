@@ -1,38 +1,48 @@
 """NVIDIA GPUs, through NVML (``libnvidia-ml.so.1``), the library behind nvidia-smi.
 
-How it reads: a reading calls the library through ``ctypes`` partials bound once per device, whose answers land in one preallocated
-buffer that is decoded at once.
+Calls: a reading calls the library through ``ctypes`` partials that are bound once per device. Their answers land in one
+preallocated
+buffer, which is decoded at once.
 
-How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
-fan every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
-supported" is remembered until the driver is opened again. Every other failure is asked again at the next reading; a slow value that
-still fails then, at its pace.
+Intervals: utilisation, memory, temperature, power, clocks and counters are read at every reading; processes, encoder, decoder and
+fan
+every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; constants once. An answer of "not supported"
+is
+remembered until the driver is reopened. After any other failure, the value is read again at the next reading. If a slow value fails
+again
+then, it keeps its own interval.
 
-What can hang costs one device: opening the driver asks only what devices are listed by, on a thread that is replaced when a call
-does not return; everything else about a device is asked at its own first reading.
+Hangs: a hanging call affects one device. Opening the driver asks only for the facts that list the devices, on a thread that is
+replaced
+if a call does not return. The rest about a device is asked at its own first reading.
 
-What answers first stays: where a value has several sources (an older form of a call, the call behind a field), the older ones stand in
-until the newest has answered once. After that its failure is a reason, and never another source's number. A refusal is no answer: the
-host's memory is a device's only where the product is known to share it. What a driver fills is checked for its layout.
+Several sources for one value (an older form of a call, the call behind a field): an older source is used until the newest has
+answered
+once. After that, a failure of the newest is a reason, and no other source's number replaces it. A refusal is no answer: the host's
+memory
+counts as a device's only if the product is known to share it. The layout of each answer is checked.
 
-MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
-board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that was
-removed, as its GPU says, leaves the list, and its key is never another's.
+MIG: each instance is a device below its GPU, with the values of an instance (memory, processes, GPM shares). The board's values
+stay with the GPU. New instances are listed within ten seconds while the driver is open. An instance that was removed, as its GPU
+confirms, leaves the list, and its key is never used for another.
 
-A GPU that is powered down is asked nothing, and NVML is not opened while all of them are.
+Suspended GPUs: a suspended GPU is not called, and NVML is not opened while all of them are suspended.
 
-PCIe throughput takes 20 ms a direction inside the driver. Where it is wanted and the GPU has neither GPM nor byte counters, it is measured
-on a thread beside the readings, every ten seconds, or each second where it is asked for by name.
+PCIe throughput: NVML takes 20 ms per direction. If it is wanted and the GPU has neither GPM nor byte counters, it is measured on a
+thread
+beside the readings, every ten seconds, or each second if it is selected by name.
 
-Deliberately not done: no call within a reading that measures inside the driver, no sleeping between two GPM samples (they are those of
-two consecutive readings), no question about the fabric on drivers that it crashes.
+Avoided on purpose: calls within a reading that measure inside the driver, sleeping between two GPM samples (they come from two
+consecutive
+readings), and fabric queries on drivers that crash on them.
 
-Which file: detection, without the driver, is here. ``maker`` says where the libraries of other vendors
-differ that have NVML's form. ``nvml`` is the library and its return codes, ``metrics`` the table of what
-there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read. ``references`` asks the same of
-nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. One value more is a row in ``metrics`` and
-one in the catalogue, then ``make generate``.
+Files: this one detects GPUs without the driver. ``maker`` describes how other vendors' NVML-like libraries differ. ``nvml`` is the
+library and its return codes, ``metrics`` the table of metrics. ``gpu`` opens the driver and finds the GPUs and their instances.
+``driver``
+lists them and reads one of them for one consumer, from the parts in ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and
+``processes``.
+``references`` reads nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. A new value is a row in ``metrics`` and a row in the
+catalogue, then ``make generate``.
 """
 
 from __future__ import annotations
@@ -59,16 +69,18 @@ GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
 CONTROL = "/dev/nvidiactl"
 WSL, WSL_FOLDER = "/dev/dxg", "/usr/lib/wsl/lib"
-"""The device of WSL2, and where Windows' driver puts its libraries there: some distributions have no cache of the loader that lists it."""
+"""The device of WSL2, and the folder of the Windows driver's libraries there. Some distributions have no loader cache that lists the
+folder.
+"""
 LOADER_CACHE = "/etc/ld.so.cache"
-"""Where the system's loader keeps the paths of the libraries that it knows, each between two zero bytes."""
+"""The system loader's cache of library paths, each between two zero bytes."""
 LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
-"""Where it looks for others."""
+"""Folders that the loader searches without the cache."""
 INTEGRATED = "/sys/bus/platform/drivers/gk20a"
-"""Where the driver of Jetsons' GPUs before Thor has them."""
+"""The directory of the driver of Jetson GPUs before Thor."""
 THOR = "/sys/class/devfreq/gpu-gpc-0"
 SHARES_CHIP = re.compile(r"\b(?:nvgpu|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
-"""What NVML calls the GPU of a Jetson: ``Orin (nvgpu)``, ``NVIDIA Thor``."""
+"""NVML's names of Jetson GPUs: ``Orin (nvgpu)``, ``NVIDIA Thor``."""
 OF_JETSON = "the GPU of a Jetson is read by the backend jetson"
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _START = (
@@ -77,10 +89,10 @@ _START = (
 
 
 class NvidiaBackend:
-    """NVIDIA GPUs through NVML; nothing of it is loaded before it is needed.
+    """NVIDIA GPUs through NVML. Its modules load on first use.
 
     Args:
-        clock: What the paces of slow values and the intervals of rates are measured on.
+        clock: Clock for the intervals of slow values and of rates.
     """
 
     name = NAME
@@ -91,7 +103,7 @@ class NvidiaBackend:
         self._clock = clock
 
     def detect(self) -> Detection:
-        """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
+        """Look for the library's file, the driver's device node and GPUs on the PCI bus, without loading anything."""
         name = library_name()
         gpus = len(pci_devices(VENDOR, GPU_CLASSES)) - len(integrated_gpus())
         if is_jetson() and gpus <= 0:
@@ -116,19 +128,19 @@ class NvidiaBackend:
         return ()
 
     def references(self, options: ReadOptions) -> Sequence[Reference]:
-        """Return NVIDIA's own binding and NVIDIA's own command."""
+        """Return the readers of NVIDIA's own binding and NVIDIA's own command."""
         from accelmetrics.backends.nvidia.references import NvidiaMlPy, NvidiaSmi
 
         return NvidiaMlPy(options), NvidiaSmi()
 
 
 def is_jetson() -> bool:
-    """Return whether this is a Jetson: by the driver of GPUs before Thor, or by a directory that Thor's alone has."""
+    """Return whether this is a Jetson: by the driver of GPUs before Thor, or by a directory that only Thor has."""
     return _is_there(sysroot() + INTEGRATED) or _is_there(sysroot() + THOR)
 
 
 def integrated_gpus() -> list[str]:
-    """Return the PCI address of a Thor's GPU; empty elsewhere. Before Thor the GPU of a Jetson is no PCI device."""
+    """Return the PCI address of a Thor's GPU; empty on other machines. The GPU of an older Jetson is no PCI device."""
     if not _is_there(sysroot() + THOR):
         return []
     above = [name for name in os.path.realpath(sysroot() + THOR).split("/") if PCI_ADDRESS.fullmatch(name)]
@@ -136,17 +148,18 @@ def integrated_gpus() -> list[str]:
 
 
 def why_integrated(name: str) -> str:
-    """Say why NVIDIA's backend leaves a GPU of this name to another one; empty where it does not."""
+    """Return why NVIDIA's backend leaves a GPU of this name to another backend; empty if it does not."""
     return OF_JETSON if SHARES_CHIP.search(name) is not None and is_jetson() else ""
 
 
 def driven_gpus() -> list[str]:
-    """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
+    """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, only of the container's GPUs if they are shown."""
     given = list_directory("/proc/driver/nvidia/gpus")
     found = [address for address in pci_devices(VENDOR, GPU_CLASSES) if address not in integrated_gpus()]
     if given:
         return [address for address in found if address in given]
-    # Others belong to a virtual machine (vfio-pci) or to nouveau. Without any driver a GPU may sleep too, and nothing here would wake it.
+    # GPUs with another driver belong to a virtual machine (vfio-pci) or to nouveau. A GPU without any driver may be suspended, and
+    # nothing here would wake it.
     loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
     return [address for address in found if link_name(f"{PCI}/{address}/driver") in (("nvidia", "") if loaded else ("nvidia",))]
 
@@ -157,7 +170,7 @@ def library_name() -> str:
 
 
 def library_path() -> str:
-    """Return what the library is loaded by: its name, where the system's loader knows the rest, else its path."""
+    """Return the name to load the library by; its path if the system's loader does not find it by name."""
     name = library_name()
     if sys.platform == "win32":
         return next(filter(os.path.exists, _windows_paths()), name)
@@ -168,48 +181,48 @@ def library_path() -> str:
 
 
 def _windows_paths() -> tuple[str, ...]:
-    """Return where drivers for Windows put the library: newer ones the first."""
+    """Return the library's possible paths on Windows, that of newer drivers first."""
     windows, programs = os.environ.get("WINDIR", "C:/Windows"), os.environ.get("PROGRAMFILES", "C:/Program Files")
     return f"{windows}/System32/{library_name()}", f"{programs}/NVIDIA Corporation/NVSMI/{library_name()}"
 
 
 def wsl_folders() -> tuple[str, ...]:
-    """Return where Windows' driver puts its libraries and commands on WSL2; nothing elsewhere."""
+    """Return the folder of the Windows driver's libraries and commands on WSL2; empty on other systems."""
     return (WSL_FOLDER,) if _is_there(sysroot() + WSL) else ()
 
 
 @through
 def is_installed() -> bool:
-    """Return whether the library's file is where it is loaded from, without loading it."""
+    """Return whether the library's file exists where it is loaded from, without loading it."""
     if sys.platform == "win32":
         return any(map(_is_there, _windows_paths()))
     return knows_loader(library_name()) or library_path() != library_name()
 
 
 def knows_loader(name: str) -> bool:
-    """Return whether the system's loader finds a library by its file's name, without loading it."""
+    """Return whether the system's loader finds a library by its file name, without loading it."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True
-    with suppress(OSError), open(LOADER_CACHE, "rb") as file:  # noqa: PTH123 - pathlib would be a part of every first reading
+    with suppress(OSError), open(LOADER_CACHE, "rb") as file:  # noqa: PTH123 - pathlib would slow every first reading
         known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), file.read())
         return any(_is_there(os.fsdecode(path)) for path in known)
     return False
 
 
 def _is_there(*parts: str) -> bool:
-    """Return whether a file is there; one in a folder that may not be searched is not."""
+    """Return whether a file exists; False if its folder may not be searched."""
     return os.path.exists(os.path.join(*parts))  # noqa: PTH110, PTH118 - pathlib's raises for such a folder
 
 
 def kernel_module_version() -> str:
-    """Return the version of the loaded kernel module (``535.161.07``), empty while none is."""
+    """Return the version of the loaded kernel module (``535.161.07``); empty if none is loaded."""
     found = re.search(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)", read_text("/proc/driver/nvidia/version") or "")
     return found.group(1) if found else ""
 
 
 def advise(library: bool) -> str:
-    """Say what to do where the library, or else its device nodes, are missing; empty when both are there."""
+    """Return advice if the library, or else its device nodes, are missing; empty if both exist."""
     if library and (sys.platform != "linux" or _is_there(sysroot() + CONTROL) or _is_there(sysroot() + WSL)):
         return ""
     asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")

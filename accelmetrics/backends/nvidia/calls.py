@@ -1,10 +1,12 @@
-"""Calls that are bound to a buffer in which their answers land, what is read at every reading, and groups at a pace of their own.
+"""NVML calls bound to buffers for their answers: values of every reading, and groups with their own interval.
 
-A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
-answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows.
+A bound call is a ``functools.partial`` with all arguments, the cheapest way from Python into the driver. One ``unpack_from``
+decodes all
+answers of a buffer, and they are checked against the table's rows.
 
-What is read at every reading has a shorter way: one generated expression checks and converts. It is taken while the calls answer as they
-did when the rows were last decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
+Values of every reading have a fast way: one generated expression checks and converts them. It is used while the calls return the
+same codes
+as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both ways give the same values.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ from accelmetrics.backends.nvidia.nvml import (
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 FIELD_HEAD = "24xQ"
-"""``nvmlFieldValue_t`` up to its value: type and return code as one number, its *signature*, the return code in the upper half."""
+"""``nvmlFieldValue_t`` up to its value. Type and return code are read as one number, the *signature*, with the code in its upper half."""
 _FIELD_KEY = struct.Struct("=II")
-"""Its first two members: the field's number and its scope."""
+"""The first two members of ``nvmlFieldValue_t``: the field's number and its scope."""
 _FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
 _DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
 _VALUE_LAYOUTS = {
@@ -59,17 +61,19 @@ _VALUE_LAYOUTS = {
     5: "i4x",
     6: "H6x",
 }
-"""``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
+"""The part of ``nvmlValue_t`` with the value, by ``nvmlValueType_t``. The bytes after a narrow value are undefined."""
 _NARROW: dict[int, int] = {
     kind: 2 ** (8 * struct.calcsize(f"={layout[0]}")) - 2 for kind, layout in _VALUE_LAYOUTS.items() if layout in ("I4x", "H6x")
 }
-"""The largest value of each narrow unsigned type: all-ones means that there is none."""
+"""Largest value of each narrow unsigned type. All bits set means that there is no value."""
 _ALIGNMENT = 8
 _ROOM, _ROOM_OF_FIELD = 64, 24
-"""Bytes behind what a call, and each field of a batch, is known to write: room for a longer form. Once it is written to, no number of
-the call is believed."""
+"""Spare bytes after the known answer of a call, and of each field of a batch, for a driver that writes a longer form. If they are
+written to, no number of the call is used.
+"""
 _UNWRITTEN, _UNFILLED = 0xC5, 0xFF
-"""What that room is filled with, and what an answer is before it is filled: NVML's own "not available"."""
+"""Fill byte of the spare bytes, and of an answer before the call. The latter is NVML's own "not available"."""
+# Entries of each layout cache.
 _KEPT = 256
 
 Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
@@ -77,21 +81,21 @@ Derive = Callable[[Mapping[str, Value]], Mapping[str, Value]]
 NOTHING = Block((), ())
 MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
-"""Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
+"""Share of an interval after which values are read again, so that a reading that comes a little early still finds them due."""
 _FIELD, _CALL = 0, 1
-"""The sources of a row that has both, in the order in which they are tried."""
+"""The sources of a row that has both, in the order of preference."""
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
-"""Why a field has no value that another look would not bring."""
+"""Reasons for which a field is given up, because it would not have a value later either."""
 
 
 def _largest_value(signature: int) -> int:
-    """Return the largest value that a field of this type can have."""
+    """Return the largest possible value of a field of this type."""
     return _NARROW.get(signature & ALL_ONES, LARGEST)
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
-    """Return the layout of what a call writes, with the room behind it, filled up to the alignment of the next one."""
-    # A type that is newer than the table is read like the widest one.
+    """Return the layout of a call's answer with its spare bytes, padded to the alignment of the next answer."""
+    # A type newer than this table is read like the widest one.
     fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
     layout = fields if call.fields else call.layout
     room = _ROOM + _ROOM_OF_FIELD * len(call.fields)
@@ -99,8 +103,8 @@ def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
 
 
 def _blank(call: Call) -> bytes:
-    """Return the bytes of a call's place before it is made."""
-    # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
+    """Return the initial bytes of a call's place in the buffer."""
+    # Versioned structures start as zeros, as in every binding, because the driver reads some members.
     blank = bytearray([0 if call.version is not None else _UNFILLED]) * _size(call)
     if call.version is not None:
         blank[:4] = call.version.to_bytes(4, sys.byteorder)
@@ -110,17 +114,17 @@ def _blank(call: Call) -> bytes:
 
 
 class BufferLayout:
-    """Which calls fill a buffer, and where the number of each row stands in it.
+    """The calls that fill a buffer, and the position of each row's number in it.
 
     Attributes:
         calls: The calls; a batch of all fields comes last.
-        offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
+        offsets: Where each answer begins, in bytes; the last entry is the end.
         blank: The buffer's bytes before the first call.
-        places: Each row, the index of its call, and that of its number among the unpacked ones.
-        names: The metrics of each of these rows.
-        signatures: Where the fields' signatures stand among these numbers.
-        keys: Unpacks the numbers of the fields from their batch.
-        choices: The rows for which a driver may have a field or a call.
+        places: For each row, the row, the index of its call, and the index of its number among the unpacked numbers.
+        names: The metrics of each row in ``places``.
+        signatures: The positions of the fields' signatures among the unpacked numbers.
+        keys: Unpacks the field numbers from their batch.
+        choices: The rows that have a field or a call as source, depending on the driver.
     """
 
     def __init__(self, rows: tuple[NvmlMetric, ...]) -> None:
@@ -151,7 +155,7 @@ class BufferLayout:
                 self.places.append((row, index, starts[index] + row.source.members.index(row.member)))
 
 
-# The devices of a machine are mostly alike: one of them has worked it out for all.
+# The devices of a machine are mostly of one model, so they share the layout.
 _buffer_layout = lru_cache(maxsize=_KEPT)(BufferLayout)
 
 
@@ -162,21 +166,21 @@ def structure_of(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct
 
 
 class CallBuffer:
-    """The calls for some rows of one device, bound to a buffer of their own.
+    """The calls for some rows of one device, bound to their own buffer.
 
     Args:
         library: The open library.
         handle: The device's handle.
-        rows: What is read.
+        rows: The rows to read.
 
     Attributes:
-        layout: Where everything stands.
+        layout: The buffer's layout.
         bound: The calls in the layout's order.
-        statuses: The return code of each; before the first call, whether the driver has it.
-        live: Which of them are made.
-        answered: Which of them have succeeded. What such a call no longer supports it may support again.
-        unpack: Unpacks the buffer with the types that the fields had last.
-        signatures: Types and return codes of the fields, as they were then.
+        statuses: The return code of each call; before the first call, whether the driver has the function.
+        live: The indices of the calls that are made.
+        answered: The indices of the calls that have succeeded. If such a call becomes unsupported, it may come back.
+        unpack: Unpacks the buffer with the fields' latest types.
+        signatures: The fields' latest types and return codes.
     """
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
@@ -200,12 +204,12 @@ class CallBuffer:
         self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, signatures).unpack_from, self._buffer)
 
     def calls(self) -> list[Callable[[], int]]:
-        """List the calls that are made, those directly of which no older form is asked any more."""
+        """List the calls to make. A call with only one form left is returned without its wrapper."""
         self.bound = [call.forms[0] if isinstance(call, Forms) and len(call.forms) == 1 else call for call in self.bound]
         return [self.bound[index] for index in self.live]
 
     def drop(self, indices: set[int]) -> None:
-        """Make some calls no longer; their numbers become 1, which is harmless to convert."""
+        """Stop making some calls. Their numbers become 1, which converts without harm."""
         for index in indices:
             call = self.layout.calls[index]
             layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
@@ -213,7 +217,7 @@ class CallBuffer:
         self.live = [index for index in self.live if index not in indices]
 
     def numbers(self) -> tuple[Any, ...]:
-        """Unpack the buffer, each field by the type that it came with."""
+        """Unpack the buffer, each field by the type that the driver returned."""
         raw = self.unpack()
         if raw[self.layout.signatures] != self.signatures:
             self._set_types(raw[self.layout.signatures])
@@ -223,7 +227,7 @@ class CallBuffer:
     def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
         for index in self.live:
-            # What a form has filled once, it fills again.
+            # The layout is checked once: a form that has filled it will do so again.
             if self.statuses[index] or (index in self.answered and not isinstance(self.bound[index], Forms)):
                 continue
             call, offset = self.layout.calls[index], self.layout.offsets[index]
@@ -244,7 +248,7 @@ class CallBuffer:
                 elif signature in _NARROW:
                     maximum = min(maximum, _NARROW[signature])
             if answer is None:
-                if isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
+                if isinstance(number, float):  # every field counts in whole units; NaN and infinity are no values
                     number = int(number) if number.is_integer() else -math.inf
                 if not row.minimum <= number <= maximum:
                     answer = impossible(row.source.function)
@@ -264,7 +268,7 @@ def _size(call: Call) -> int:
 
 
 def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
-    """Bind the functions of a call that the driver has to the call's place in a buffer."""
+    """Bind the forms of a call that the driver has to the call's place in a buffer."""
     arguments = [number for _, number in call.arguments]
     if call.fields:
         arguments.append(len(call.fields))
@@ -273,7 +277,7 @@ def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: 
 
 
 def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
-    """Bind a form of another layout: what it fills is moved to where the newest form has it."""
+    """Bind an older form with another layout. Its answer is moved into the layout of the newest form."""
     size, layout, members = _size(older), struct.Struct("=" + older.layout), struct.Struct("=" + newest.layout)
     order = [older.members.index(member) for member in newest.members]
     words = (size + _ROOM) // _ALIGNMENT + 1
@@ -294,14 +298,14 @@ def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer
 
 
 def _is_unwritten(buffer: Any, start: int, end: int) -> bool:
-    """Return whether the driver has left the room between two places of a buffer as it was."""
+    """Return whether the driver has left the spare bytes between two places of a buffer untouched."""
     return not ctypes.string_at(ctypes.byref(buffer, start), end - start).strip(bytes([_UNWRITTEN]))
 
 
 def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
-    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself.
+    """Return the row's alternative by call if the driver or the GPU lacks the field; otherwise the row itself.
 
-    The source that answers first stays: one that fails later is a reason, and not another source's number.
+    The source that answers first is kept. If it fails later, the value is missing, and no other source's number replaces it.
     """
     answer, key = answers[row.name], (handle.value, row.name)
     if not isinstance(answer, Unavailable):
@@ -312,17 +316,17 @@ def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[objec
 
 
 def _single(rows: tuple[NvmlMetric, ...]) -> tuple[NvmlMetric, ...]:
-    """Leave out a batch of one field which stands for a call."""
+    """Replace a field by its call if it would be the only field of the batch."""
     fields = list(islice((row for row in rows if isinstance(row.source, NvmlField)), 2))
     return tuple(row.otherwise or row for row in rows) if len(fields) == 1 else rows
 
 
 class LatestValues:
-    """The latest values of some metrics: the same objects while nothing about them changes.
+    """The latest values of some metrics. They stay the same objects until something changes.
 
     Attributes:
         block: The values.
-        unavailable: Why the others are missing.
+        unavailable: Why other values are missing.
     """
 
     def __init__(self) -> None:
@@ -330,7 +334,7 @@ class LatestValues:
         self.unavailable: Mapping[str, Unavailable] = NO_REASONS
 
     def keep(self, answers: Mapping[str, Value]) -> None:
-        """Replace what differs."""
+        """Take over the answers that changed."""
         metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
         reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
         names, values = tuple(metrics), tuple(metrics.values())
@@ -341,14 +345,14 @@ class LatestValues:
 
 
 class Paced(LatestValues):
-    """Values that are read at most once per interval, and stand in between.
+    """Values that are read at most once per interval, and repeated until the next call.
 
     Args:
-        interval: Seconds between two calls; infinite for what never changes.
+        interval: Seconds between two calls; infinite for constants.
 
     Attributes:
-        answers: Every value, or why it is missing, by name.
-        due: When ``read`` is wanted next, in seconds on the driver's clock.
+        answers: Every value, or the reason why it is missing, by name.
+        due: Time of the next ``read``, in seconds on the driver's clock.
     """
 
     def __init__(self, interval: float) -> None:
@@ -359,7 +363,7 @@ class Paced(LatestValues):
         self._failed = False
 
     def read(self, now: float, progress: list[Any]) -> bool:
-        """Read now, and keep what differs. Returns: whether anything does."""
+        """Read now, and keep changed values. Returns whether any changed."""
         answers = self.ask(now, progress)
         if answers is None or answers == self.answers:
             return False
@@ -368,14 +372,14 @@ class Paced(LatestValues):
         return True
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
-        """Call the driver and set ``due``. Returns: every answer, or None when all of them are as before."""
+        """Call the driver and set ``due``. Returns all answers, or None if none of them changed."""
         raise NotImplementedError
 
     def schedule(self, now: float, failed: bool) -> None:
         """Set ``due`` after a call.
 
-        A failure is met again at the next reading, once, since many pass by themselves; one that lasts is met once per interval, and not at
-        every reading.
+        A failed value is read again at the next reading, once, since many failures pass. If it still fails, it is read once per
+        interval.
         """
         self.due = now + self._interval
         if failed:
@@ -384,14 +388,14 @@ class Paced(LatestValues):
 
 
 class CallGroup(Paced):
-    """Rows whose calls are made together. What the driver does not support is not asked for again.
+    """Rows with calls that are made together. Calls that the driver does not support are dropped.
 
     Args:
         library: The open library.
         handle: The device's handle.
-        rows: What to read.
+        rows: The rows to read.
         interval: As in :class:`Paced`.
-        derive: Makes the values of the rows' answers; without it they are the values.
+        derive: Computes the values from the rows' answers; by default the answers are the values.
     """
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...], interval: float, derive: Derive | None = None) -> None:
@@ -405,7 +409,7 @@ class CallGroup(Paced):
         self._bind(_single(tuple(chosen)))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
-        """Read other rows from the next call on, at the same pace. A function that has answered stays one that is supported."""
+        """Read other rows from the next call on, at the same interval. A function that has answered stays supported."""
         before = self._buffer
         answered = {before.layout.calls[index].function for index in before.answered}
         self._bind(_single(rows))
@@ -430,12 +434,12 @@ class CallGroup(Paced):
         return self._derive(self._found)
 
     def _call(self, progress: list[Any]) -> dict[str, Value] | None:
-        """Make the calls. Returns: every answer, or None when all of them are as before."""
+        """Make the calls. Returns all answers, or None if none of them changed."""
         buffer = self._buffer
         for index in buffer.live:
             status = buffer.statuses[index] = buffer.bound[index]()
             progress.append(status)
-            # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
+            # Checked after each call: a lost device answers slowly, and the other calls would fail as well.
             self._library.check(status, buffer.layout.calls[index].function)
         raw = buffer.numbers()
         answered = (*buffer.statuses, *raw)
@@ -450,15 +454,16 @@ class CallGroup(Paced):
 
 
 class FastValues(LatestValues):
-    """The values of one device that are read at every reading. Consumers share them: they never read at the same time.
+    """The values of one device that are read at every reading. Consumers share them, because they never read at the same time.
 
     Args:
         library: The open library.
         handle: The device's handle.
-        ways: What to read, with its generated conversion; and, if that differs, the same where fields that stand for calls are missing.
-        stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
+        ways: The rows with their generated conversion; and the alternative without fields, if it differs, for drivers that lack the
+            fields.
+        stale: Return codes of an invalid handle. If every call returns one of them, the handle no longer belongs to the device.
         stale_error: Makes the error for that.
-        needed: The metrics for which calls are made; one that gives none of them is taken for one that the driver does not support.
+        needed: The metrics for which calls are made. A call that gives none of them is treated as unsupported.
     """
 
     def __init__(
@@ -487,15 +492,15 @@ class FastValues(LatestValues):
         self._bind(*ways[-1 if by_call else 0])
 
     def _bind(self, rows: tuple[NvmlMetric, ...], convert: Convert) -> None:
-        """Bind the calls that give the rows."""
+        """Bind the calls for the rows."""
         self._rows, self._convert = rows, convert
         buffer = self._buffer = CallBuffer(self._library, self._handle, rows)
         flags, self._mask = next(((row, place) for row, _, place in buffer.layout.places if row.flags), (None, 0))
         self._flags = flags.names if flags is not None else ()
         self._flag_block = lru_cache(maxsize=64)(lambda answer: NOTHING if flags is None else Block(flags.names, flags.bits(answer)))
-        # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
+        # The return codes when the rows were last decoded one by one; None if the next reading has to do that again.
         self._usual: list[int] | None = None
-        # Which of the converted values are given; None for all of them.
+        # Which of the converted values are reported; None for all of them.
         self._given: list[bool] | None = None
         self._flagged = False
         used = {index for row, index, _ in buffer.layout.places if not self._needed.isdisjoint(row.names)}
@@ -504,11 +509,11 @@ class FastValues(LatestValues):
         self._calls = buffer.calls()
 
     def depend_on(self, limit: Value, left_out: frozenset[str]) -> None:
-        """Set what other values of the device decide.
+        """Set the values that depend on other values of the device.
 
         Args:
             limit: The enforced power limit in watts, or why it is not known.
-            left_out: Metrics that something else gives, even if this does not.
+            left_out: Metrics that another part of the device reports. They are left out here.
         """
         missing, missed = (answer if isinstance(answer, Unavailable) else None for answer in (limit, self._limit))
         if missing != missed or left_out != self._left_out:
@@ -517,7 +522,7 @@ class FastValues(LatestValues):
         self._watts = math.inf if isinstance(limit, Unavailable) else limit
 
     def read(self, progress: list[Any]) -> tuple[Block, Block]:
-        """Read now. Returns: the values, and those of the flags."""
+        """Read now. Returns the values, and the values of the flags."""
         start = len(progress)
         append = progress.append
         for call in self._calls:
@@ -533,7 +538,7 @@ class FastValues(LatestValues):
         return self._read_rows(progress[start:], progress)
 
     def _read_rows(self, statuses: list[int], progress: list[Any]) -> tuple[Block, Block]:
-        """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
+        """Decode the latest answers row by row, and decide whether the next reading may take the fast way."""
         buffer = self._buffer
         places, calls = buffer.layout.places, buffer.layout.calls
         for index, status in zip(buffer.live, statuses, strict=True):
@@ -548,23 +553,23 @@ class FastValues(LatestValues):
             self._bind(*self._ways[-1])
             return self.read(progress)
         self._relate(answers)
-        # One batch has all fields, those of other vendors' calls too.
+        # The batch has the same fields for every vendor, including some that another maker's library does not cover.
         names = [name for name in self._names if name not in self._left_out and self._library.maker.covers(name)]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
         self.keep({name: answers[name] for name in (*names, *missing)})
         self._flagged = bool(self._flags) and not missing
         self._given = None if self.block.names == self._names else [name in self.block.names for name in self._names]
-        # The batch of fields has the status of its fields where the driver has never supported any of them.
+        # A batch succeeds even if it supports none of its fields. It is then dropped like an unsupported call.
         batch = len(calls) - 1
         unanswered = calls[batch].fields and not buffer.statuses[batch] and batch not in buffer.answered
         if unanswered and all(signature >> 32 == NOT_SUPPORTED for signature in buffer.signatures):
             buffer.statuses[batch] = NOT_SUPPORTED
         unsupported = {index for index in buffer.live if buffer.statuses[index] == NOT_SUPPORTED} - buffer.answered
-        # One call is kept: a device that is lost shows in what it answers.
+        # One call is kept, because its return code shows when the device is lost.
         if len(unsupported) < len(buffer.live):
             buffer.drop(unsupported)
         self._calls = buffer.calls()
-        # The generated conversion does not know an impossible value, nor a field of another type: a narrow one, or a real number.
+        # The generated conversion handles neither impossible values nor fields of another type (a narrow integer, a double).
         fields = [(row, raw[at - 1]) for row, index, at in places if isinstance(row.source, NvmlField) and not buffer.statuses[index]]
         odd_type = any(_largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
         doubtful = odd_type or any(_is_impossible(answers[name]) for row, _, _ in places for name in row.names)
@@ -572,7 +577,7 @@ class FastValues(LatestValues):
         return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING
 
     def _relate(self, answers: dict[str, Value]) -> None:
-        """Compute the shares, and drop what is impossible beside another value."""
+        """Compute the shares, and drop values that contradict another value."""
         functions = {row.name: row.source.function for row in self._rows}
         for share, (of, among) in SHARES.items():
             if share not in self._names:
@@ -581,6 +586,7 @@ class FastValues(LatestValues):
             if among == POWER_LIMIT:
                 if not isinstance(part, Unavailable) and part > TIMES_LIMIT * self._watts:
                     part = answers[of] = impossible(functions[of])
+            # It is not known which of the two is wrong, so neither is reported.
             elif _is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole):
                 part = whole = answers[of] = answers[among] = impossible(functions[of])
             if isinstance(part, Unavailable) or isinstance(whole, Unavailable):

@@ -1,12 +1,13 @@
-"""Vendors whose libraries have NVML's form: a vendor's file gives a row, and its tool for where the library is missing.
+"""Vendors with NVML-like libraries. A vendor's file has a row of differences, and its tool as a second source.
 
 ::
 
     backend = clone("acme", source="acml", library=("libacml.so", "/opt/acme/lib/libacml.so"),
                     spelling=(("nvml", "acml"),), tool=TOOL)
 
-A metric whose call the installed library does not have is ``not_supported``, as with an older driver of NVIDIA's. The tool is a second
-source: ``accelmetrics verify`` holds one against the other.
+A metric whose call is missing from the installed library is ``not_supported``, as with an older NVIDIA driver. The tool is used if
+the
+library is missing, and ``accelmetrics verify`` compares the two.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from accelmetrics.backends.nvidia.metrics import coverage
 
 
 def clone(name: str, *, library: Sequence[str], tool: PolledBackend, **differences: Any) -> SourcesBackend:
-    """Make the backend of a vendor whose library has NVML's form.
+    """Make the backend of a vendor with an NVML-like library.
 
     Args:
         name: The name of its registration, which has its maker, PCI ids and device nodes.
-        library: The library's file name, and where the vendor installs it; ``*`` stands for part of a name.
+        library: The library's file name, and where the vendor installs it; ``*`` matches part of a name.
         tool: The vendor's command.
-        differences: What else its row has (:class:`~accelmetrics.backends.nvidia.maker.Maker`).
+        differences: The other attributes of its row (:class:`~accelmetrics.backends.nvidia.maker.Maker`).
     """
     row = BUILT_IN[name]
     maker = Maker(
@@ -45,7 +46,7 @@ def clone(name: str, *, library: Sequence[str], tool: PolledBackend, **differenc
         nodes=row.nodes[0],
         paths=lambda: (library[0], *(path for place in library[1:] for path in sorted(glob(place)))),  # noqa: PTH207 - of any depth
         is_installed=partial(knows_loader, library[0]),
-        # What is to be done where device nodes are missing, detection says.
+        # Detection has the advice for missing device nodes.
         advise=lambda there: "" if there else f"install the {row.maker} driver, or name the folder of {library[0]} in LD_LIBRARY_PATH",
         devices=lambda: [address for address in find_pci(row.pci) if link_name(f"{PCI}/{address}/driver")],
         kind=str(row.kind),

@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU on request: where its NVLinks lead, the clocks that it can be set to, what lies between it and other GPUs."""
+"""Details of a GPU that NVML reports on request: the peers of its NVLinks, its supported clocks, its distance to other GPUs."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from accelmetrics.schemas.topology import SWITCH, Details, Link, SupportedClocks
 REMOTE_GPU, REMOTE_SWITCH = 0, 2
 """``NVML_NVLINK_DEVICE_TYPE_…``"""
 LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""``NVML_TOPOLOGY_…``: on one board, one switch at most, several switches, one host bridge, one NUMA node, the whole machine."""
+"""``NVML_TOPOLOGY_…``: same board, at most one switch, several switches, same host bridge, same NUMA node, whole machine."""
 USUAL_CLOCKS, MOST_CLOCKS = 256, 4096
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "its library is not known to tell where links between devices lead")
 OF_INSTANCE = Unavailable(Reason.NOT_SUPPORTED, "a MIG instance has none of its own: those of its GPU hold")
 
 
 def details_of(library: Library, listed: Listed, others: Iterable[Listed], now: float, progress: list[Any]) -> Details:
-    """Ask for all of it, on the thread that has the GPU's unit.
+    """Ask for all details, on the thread that reads the GPU.
 
     Args:
         library: The open library.
         listed: The GPU, or a MIG instance.
-        others: All that the driver lists.
-        now: On the driver's clock.
+        others: All devices that the driver lists.
+        now: The time on the driver's clock.
         progress: Grows with every call.
 
     Raises:
-        SourceError: The GPU sleeps, or is lost.
+        SourceError: The GPU is suspended, or lost.
     """
     listed.let_sleep()
     listed.find(now, progress)
@@ -55,7 +55,7 @@ def details_of(library: Library, listed: Listed, others: Iterable[Listed], now: 
         return Details(OF_INSTANCE, OF_INSTANCE)
     handle, queries = listed.device.handle, Queries(library, progress, LOST)
     paths = {}
-    if not upstream(pci_address(listed.identity.pci_bus_id)):  # else the kernel says it, without a call that two GPUs must answer
+    if not upstream(pci_address(listed.identity.pci_bus_id)):  # the kernel's tree is preferred: this call needs two GPUs to answer
         pairs = Queries(library, progress, GONE)
         for other in others:
             if other is not listed and other.device is not None and not other.identity.parent:
@@ -63,7 +63,7 @@ def details_of(library: Library, listed: Listed, others: Iterable[Listed], now: 
                 if level in LEVELS:
                     paths[pci_address(other.identity.pci_bus_id)] = LEVELS[level]
     maker = library.maker
-    # Other vendors number what links lead to in their own ways: only where the maker's row says that it has NVML's links are they counted.
+    # Other vendors number the peers of links differently, so links are counted only if the maker's row covers NVML's links.
     links = _links(queries, handle) if maker.covers("nvlink.0.state") else NO_LINKS
     clocks = _clocks(queries, handle)
     return Details(
@@ -74,11 +74,11 @@ def details_of(library: Library, listed: Listed, others: Iterable[Listed], now: 
 
 
 def _links(queries: Queries, handle: Handle) -> tuple[Link, ...] | Unavailable:
-    """Count the NVLinks that are up by what they lead to."""
+    """Count the NVLinks that are up, by peer."""
     found: Counter[str] = Counter()
     for link in range(MOST_LINKS):
         up = queries.number("nvmlDeviceGetNvLinkState", handle, link)
-        if queries.status == INVALID_ARGUMENT:  # there are no more
+        if queries.status == INVALID_ARGUMENT:  # there are no more links
             break
         if up is None and queries.status != NOT_SUPPORTED:
             return unavailable(queries.status)
@@ -104,7 +104,7 @@ def _clocks(queries: Queries, handle: Handle) -> SupportedClocks | Unavailable:
 
 
 def _numbers(queries: Queries, name: str, *arguments: Any) -> tuple[int, ...] | Unavailable:
-    """Ask for a list of numbers, the largest first; once more where there are more than there was room for."""
+    """Ask for a list of numbers, sorted from the largest. If the room is too small, ask again with the size that the driver reports."""
     room = USUAL_CLOCKS
     while True:
         count, answer = ctypes.c_uint(room), (ctypes.c_uint * room)()

@@ -1,4 +1,4 @@
-"""The open driver: its list of devices, what the consumers of one device share, and what one consumer reads of it."""
+"""The open driver: its list of devices, the state that consumers of one device share, and one consumer's reader."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _PARTITIONED = Unavailable(
 
 
 class BoundDevice:
-    """The bound calls of one device and what its consumers share. Only ever read by one worker at a time.
+    """The bound calls of one device and the state that its consumers share. Only one worker reads it at a time.
 
     Args:
         handle: NVML's handle of the device.
-        fast: What is read at every reading.
-        gpm: Binds its GPM calls for what one consumer needs.
-        table: The processes on it; None where they are not listed.
-        slow: A GPU's values of slower paces, of which a MIG instance has none.
+        fast: The values of every reading.
+        gpm: Binds its GPM calls for the needs of one consumer.
+        table: The processes on it; None if they are not listed.
+        slow: A GPU's values with longer intervals. A MIG instance has none.
         partitioned: Whether it is a GPU in MIG mode.
-        shared: The memory of one that shares the host's.
+        shared: The memory values of a device that shares the host's memory.
 
     Attributes:
-        due: When ``refresh`` is wanted next.
-        blocks: The values of slower paces.
-        unavailable: Why others of them are missing; the same object while nothing changed.
+        due: Time of the next ``refresh``.
+        blocks: The values with longer intervals.
+        unavailable: Why others of them are missing; the same object until something changes.
         given: The names of the values.
         limit: The enforced power limit in watts, if it is known.
-        whole: Whether it is a GPU, of which the watched process has a share.
+        whole: Whether it is a GPU and no instance; the watched process's share is reported for GPUs only.
     """
 
     def __init__(
@@ -75,14 +75,16 @@ class BoundDevice:
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
-        self._paced = tuple(part for part in (*slow, table, shared) if part is not None)  # shared memory is told by the table
+        self._paced = tuple(
+            part for part in (*slow, table, shared) if part is not None
+        )  # shared comes last: it uses the processes of the table
         self._changed = False
         self._names: list[tuple[tuple[str, ...], Reasons]] = []  # of each part's values, and its reasons
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         """Read the slower values that are due."""
         for part in self._paced:
-            # Remembered across a reading that fails half-way.
+            # Kept in an attribute, because a reading may fail after some parts have changed.
             if now >= part.due and part.read(now, progress):
                 self._changed = True
         self.due = min([part.due for part in self._paced], default=math.inf)
@@ -90,7 +92,7 @@ class BoundDevice:
             return
         self._changed = False
         self.blocks = tuple(part.block for part in self._paced if part.block.names)
-        # Mostly only values have changed.
+        # Mostly only values have changed, and neither names nor reasons.
         names = [(part.block.names, part.unavailable) for part in self._paced]
         if names != self._names:
             self._names = names
@@ -107,13 +109,13 @@ class Listed:
     """An entry of the list: a GPU, or a MIG instance of one.
 
     Attributes:
-        identity: What it is, as far as is known.
-        opened: Whether the calls that find that out for the first time have returned.
-        device: What is read; None while it cannot be.
+        identity: Its identity, as far as it is known.
+        opened: Whether the first calls that identify it have returned.
+        device: Its bound calls; None while it cannot be read.
         needed: The metrics for which it was bound.
-        due: When ``refresh`` is wanted next.
-        xids: Its Xid errors; None where they are not read.
-        power: What says whether the GPU is powered down; None where the kernel does not.
+        due: Time of the next ``refresh``.
+        xids: Its Xid errors; None if they are not read.
+        power: The file with the GPU's power state; None if the kernel has none.
     """
 
     xids: Xids | None = None
@@ -129,20 +131,20 @@ class Listed:
         self._again = -math.inf
 
     def let_sleep(self) -> None:
-        """Make sure that the GPU is not powered down: any call about it would wake it.
+        """Make sure that the GPU is not suspended, because any call about it would wake it.
 
         Raises:
-            SourceError: It is (``suspended``).
+            SourceError: It is suspended (``suspended``).
         """
         try:
             asleep = self.power is not None and self.power.read().decode().strip() in ASLEEP
-        except OSError:  # it is off the bus: the driver says more
+        except OSError:  # it is off the bus: the driver's error says more
             return
         if asleep:
             raise SourceError(Reason.SUSPENDED, SLEEPS, backend=self.identity.vendor)
 
     def refresh(self, now: float, progress: list[Any]) -> BoundDevice:
-        """Do what is due: find the device if it was lost, read the slower values.
+        """Do everything that is due: find the device if it was lost, read the slower values.
 
         Raises:
             SourceError: It cannot be read.
@@ -156,42 +158,45 @@ class Listed:
         return self.device
 
     def failure(self) -> SourceError:
-        """Return why it cannot be read: a copy, since an error that is raised again and again would grow."""
+        """Return why it cannot be read, as a new error each time."""
+        # An error that is raised repeatedly grows with each traceback.
         why = self._failure
         kind = PartitionRemovedError if isinstance(why, PartitionRemovedError) else SourceError
         return kind(why.reason, why.message, backend=why.backend, advice=why.advice)
 
     def find(self, now: float, progress: list[Any]) -> float:
-        """Set ``device`` and complete ``identity``, as far as that is due. Returns: when it is wanted next."""
+        """Set ``device`` and complete ``identity``, as far as that is due. Returns the time of the next call."""
         raise NotImplementedError
 
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
-        """Set ``device``: bind the calls that give what is needed to a handle."""
+        """Bind the calls for the needed metrics to a handle, and set ``device``."""
         raise NotImplementedError
 
 
 class NvidiaDriver:
-    """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
+    """The initialised NVML with its devices: GPUs in NVML's order, then MIG instances in the order of discovery.
 
-    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says whether it was removed or
-    is lost, one that turns up is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open
-    at a time (NVML counts its users), each with its own devices, paces and buffers.
+    A unit is a position in this list and never changes. An instance that is gone keeps its position and reports whether it was
+    removed or is
+    lost; a new one is added at the end. Workers of several units change the list, so a lock guards it. Two drivers may be open at a
+    time (NVML
+    counts its users), each with its own devices, intervals and buffers.
 
     Args:
         library: The open library.
-        clock: What paces and intervals are measured on.
-        driver_version: The driver's version, empty when unknown.
-        runtime_version: The newest CUDA version that it supports, empty when unknown.
+        clock: Clock for intervals.
+        driver_version: The driver's version, empty if unknown.
+        runtime_version: The newest CUDA version that it supports, empty if unknown.
 
     Attributes:
-        maker: Whose library it is.
-        source: What is read, in one word.
+        maker: The library's maker.
+        source: The library in one word.
         listener: Counts Xid errors.
         samples: Lends GPM sample buffers.
         meter: Measures PCIe throughput.
         listed: The list.
-        devices: The identities in it; the same object while none of them changed.
-        needed: The metrics that any consumer has needed so far: it only grows, since calls are bound anew for more.
+        devices: The identities in it; the same object until one changes.
+        needed: The metrics that any consumer has needed so far. It only grows, because calls are bound again for new ones.
     """
 
     machine_wide = False
@@ -217,26 +222,26 @@ class NvidiaDriver:
         return NvidiaReader(self, options.pid, needed)
 
     def details(self, unit: int, progress: list[Any]) -> Details:
-        from accelmetrics.backends.nvidia.details import details_of  # which readings do not need
+        from accelmetrics.backends.nvidia.details import details_of  # readings do not need it
 
         return details_of(self.library, self.listed[unit], self.listed, self.clock.monotonic(), progress)
 
     def close(self) -> None:
         ended = self.listener.close(), self.meter.close()
         if not all(ended) or not all(entry.opened for entry in self.listed):
-            return  # a call that hangs uses the library still
+            return  # a hanging call still uses the library
         self.samples.close()
         self.library.close()
-        for entry in self.listed:  # which refer to this driver, and their calls to them: what is closed is freed at once
+        for entry in self.listed:  # entries, calls and driver refer to one another: this frees them without the garbage collector
             entry.device = None
         self.listed.clear()
 
     def identify(self, number: int, **facts: Any) -> DeviceIdentity:
-        """Make the identity of a device from its number in NVML and from what is known of the driver and of it."""
+        """Make a device's identity from its NVML number, the driver's versions and further facts."""
         return self._blank._replace(vendor_index=number, **facts)
 
     def add(self, entry: Listed) -> None:
-        """List a device that turned up."""
+        """Add a new device to the list."""
         with self._lock:
             self.listed.append(entry)
         self.update()
@@ -250,11 +255,11 @@ class NvidiaDriver:
 
 
 class NvidiaReader:
-    """One consumer: what it watches, and what its rates are taken from.
+    """A consumer's reader, with its watched process and the state of its rates.
 
     Args:
         driver: The open driver.
-        pid: The watched process. Memory and utilisation are always those of its whole tree.
+        pid: The watched process. Memory and utilisation always include its descendants.
         needed: The metrics that are read for it.
     """
 
@@ -275,7 +280,7 @@ class NvidiaReader:
             device = listed.refresh(now, progress)
         reader = self._readers.get(unit)
         if reader is None or reader.device is not device:
-            # Calls that were bound again are read anew.
+            # The device's calls were bound again, so this consumer needs a reader for them.
             if not self._needed <= listed.needed:
                 listed.bind(device.handle, self._driver.needed)
                 device = listed.refresh(now, progress)
@@ -283,21 +288,21 @@ class NvidiaReader:
         return reader.read(now, progress)
 
     def events(self, unit: int) -> Mapping[str, Number]:
-        """Return the counts of Xid errors that are known of a GPU, without asking it."""
+        """Return the known counts of a GPU's Xid errors, without calling the driver."""
         xids = self._driver.listed[unit].xids
         return {} if xids is None else xids.known()
 
 
 class DeviceReader:
-    """One consumer's readings of one device.
+    """A consumer's readings of one device.
 
     Args:
-        maker: Whose device it is.
-        listed: The device's place in the list.
+        maker: The device's maker.
+        listed: The device's entry in the list.
         device: Its bound calls.
         tree: The watched process and its descendants.
         needed: The metrics that are read for it.
-        before: Its readings of the calls that were bound before; None for a device that is new to it.
+        before: This consumer's reader of the calls that were bound before; None for a new device.
     """
 
     def __init__(
@@ -312,7 +317,7 @@ class DeviceReader:
         self.device = device
         self._maker = maker
         self._listed = listed
-        # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
+        # If the calls were bound again only because another consumer wants more, this one's GPM samples stay valid.
         same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
         self._gpm: Gpm = before._gpm if before is not None and same else device.gpm(needed)
         self._members = TreeMembers(tree, node_pattern(listed.identity))
@@ -329,7 +334,7 @@ class DeviceReader:
         values, flags = device.fast.read(progress)
         if now >= gpm.due:
             gpm.read(now, progress)
-        # GPM comes first: where it has no PCIe rates, they may be measured.
+        # Later parts override GPM's reasons: without PCIe rates in GPM, they may be measured.
         parts = (gpm.unavailable, device.fast.unavailable, device.unavailable)
         if parts != self._parts:
             self._parts = parts
@@ -351,10 +356,10 @@ class DeviceReader:
         return Reading(blocks, self._merged, processes)
 
     def _add_share(self, blocks: list[Block], table: DeviceProcesses, now: float) -> None:
-        """Add what the watched process and its descendants use of the device, if they do: ``gpu.process.{i}.…``.
+        """Add the use of the device by the watched process and its descendants, if they use it: ``gpu.process.{i}.…``.
 
-        Their own part is worked out when the processes were read anew, and once a second since process trees change too; the board's part
-        is put beside it at every reading.
+        It is computed when the processes were read again, and once a second, because process trees change too. The board's values
+        are added at every reading.
         """
         if table.processes is not self._processes or now >= self._until:
             pids = self._members.among(table.pids, now)
@@ -376,7 +381,7 @@ class DeviceReader:
 
 
 def host_memory_total() -> int | None:
-    """Read the host's memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
+    """Return the host's memory in bytes, without swap; None if ``/proc/meminfo`` does not list it."""
     try:
         return parse_meminfo(read_once("/proc/meminfo")).total
     except (OSError, ValueError):
@@ -388,10 +393,10 @@ def _unsaid(what: str) -> Unavailable:
 
 
 def of_unified_memory(table: DeviceProcesses) -> Derive:
-    """Make the function from what the driver says of the memory of a device that shares the host's to its values.
+    """Make the function that computes the memory values of a device that shares the host's memory.
 
-    What the driver says comes first. Else the total is all that the device can address, and in use is what processes hold on the device.
-    What the rest of the host uses is not the device's.
+    The driver's own values come first. Without them, the total is the host's memory, which the device can address, and the used
+    memory is the sum over the processes on the device. Memory used by the rest of the host does not count.
     """
 
     def derive(said: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -403,7 +408,7 @@ def of_unified_memory(table: DeviceProcesses) -> Derive:
             if table.pending:
                 table.decode()
             held = [process.memory_bytes for process in table.processes if process.memory_bytes is not None]
-            # A sum that lacks one of them is none.
+            # A sum is not reported if the memory of one process is unknown.
             used = table.refusal or (sum(held) if len(held) == len(table.processes) else _unsaid("its processes hold"))
         if isinstance(used, Unavailable) or isinstance(total, Unavailable):
             share: Value = used if isinstance(used, Unavailable) else total
