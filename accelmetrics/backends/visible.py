@@ -1,8 +1,8 @@
-"""Which devices a program sees, and in which order, by its environment. Loads no vendor library and starts no runtime.
+"""The devices that a program sees, and their order, according to its environment. Loads no vendor library and starts no runtime.
 
-One parser reads every list (:func:`_chosen`). Each vendor has a function that says how its runtime reads its variables and where
-that is documented; :data:`VENDORS` lists them, and vendors on the kit add theirs. Devices of a vendor without a rule are never hidden.
-Where a runtime's behaviour is not documented, the answer is that it cannot be told, with the reason.
+One parser reads all lists (:func:`_chosen`). Each vendor has a function for the rules of its runtime, with the document that describes
+them; :data:`VENDORS` lists the functions, and vendors on the kit add theirs. Devices of a vendor without a function are never hidden. If
+the behaviour of a runtime is not documented, the result is unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Environ = Mapping[str, str]
 
 
 class VisibleList(NamedTuple):
-    """A variable that takes part in the choice, as it was set.
+    """A variable that hides or orders devices, as it is set.
 
     Attributes:
         variable: Its name: ``CUDA_VISIBLE_DEVICES``.
-        value: Its value, unchanged.
+        value: Its unchanged value.
     """
 
     variable: str
@@ -32,13 +32,13 @@ class VisibleList(NamedTuple):
 
 
 class VisibleSet(NamedTuple):
-    """The devices of one vendor that a program sees.
+    """Devices of one vendor that a program sees.
 
     Attributes:
-        devices: Their positions in the sequence that was given, in the program's order; None where it cannot be told.
-        ordered: Whether that order is the program's. If not, the devices are known and their numbers are not.
-        lists: The variables that decide; empty when none is set and the program sees every device.
-        caveats: What to know about the answer, or why there is none.
+        devices: Their positions in the given sequence, in the program's order; None if unknown.
+        ordered: Whether the order is the program's. If not, the devices are known, but not their numbers.
+        lists: The variables that decide; empty if none is set and the program sees every device.
+        caveats: Remarks on the result, or why there is none.
     """
 
     devices: tuple[int, ...] | None
@@ -48,15 +48,15 @@ class VisibleSet(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """The devices of all vendors that a program sees.
+    """Devices of all vendors that a program sees.
 
     Attributes:
-        visible: By position in the sequence that was given: whether the program sees the device; None where it cannot be told.
-        positions: By position: the number that the program has for it among its vendor's; None if hidden or not to be told.
+        visible: For each position in the given sequence whether the program sees the device; None if unknown.
+        positions: For each position the number that the program uses for the device among its vendor's; None if hidden or unknown.
         lists: The variables that decide.
-        caveats: What to know about the answer, or why there is none.
-        order: The visible devices' positions, vendor by vendor, each vendor's in the program's order; None where it cannot be told
-            which they are.
+        caveats: Remarks on the result, or why there is none.
+        order: Positions of the visible devices, vendor by vendor, each vendor's in the program's order; None if the visibility of a device
+            is unknown.
     """
 
     visible: tuple[bool | None, ...]
@@ -67,15 +67,15 @@ class Visibility(NamedTuple):
 
 
 See = Callable[[Environ, Identities], VisibleSet]
-"""From the environment and the vendor's devices to those that a program sees."""
+"""Function from an environment and a vendor's devices to the devices that a program sees."""
 
 
 def visibility(environ: Environ, devices: Identities) -> Visibility:
-    """Say which of the devices a program with this environment sees, and under which numbers.
+    """Return which of the devices a program with this environment sees, and its numbers for them.
 
     Args:
         environ: The program's environment.
-        devices: The machine's devices, of any vendors, all of each.
+        devices: The machine's devices, of any vendors. For each vendor all devices are needed.
     """
     visible: list[bool | None] = [None] * len(devices)
     positions: list[int | None] = [None] * len(devices)
@@ -115,16 +115,15 @@ def _chosen(
     """Read a list entry by entry.
 
     Args:
-        variable: The name of the variable, for messages.
-        entries: The entries, as the runtime splits the value.
-        find: The device that an entry names; None when it names none.
-        invalid: What the runtime makes of an entry that names no device.
-        twice: What it makes of one that names a device again.
-        among: The devices that the list chooses from, for messages.
+        variable: Name of the variable, for messages.
+        entries: The entries, split as the runtime splits the value.
+        find: Returns the device that an entry names; None if it names none.
+        invalid: How the runtime treats an entry that names no device.
+        twice: How the runtime treats an entry that repeats a device.
+        among: The devices from which the list selects, for messages.
 
     Returns:
-        The devices that the list leaves, in its order, and what to say about it; None for the devices where the runtime's answer is
-        not documented.
+        The selected devices in the order of the list, and remarks. None for the devices if the runtime's behaviour is not documented.
     """
     chosen: list[int] = []
     for entry in entries:
@@ -138,24 +137,24 @@ def _chosen(
             return [], [f"{variable} names a device twice ({entry!r}): the runtime then shows none"]
         elif fault == "ends" and device is not None:
             return chosen, [f"{variable} ends at {entry!r}, which names a device for the second time"]
-        elif fault == "ends":  # -1 is the customary way to end a list
+        elif fault == "ends":  # -1 is the usual way to end a list
             return chosen, [] if entry in {"", "-1"} else [f"{variable} ends at {entry!r}, which names no device {among}"]
     return chosen, []
 
 
-# Patterns of what is rarely there are compiled when it is.
+# Patterns are texts, compiled on first use: most programs set none of these variables.
 _DECIMAL = r"(?a:[+-]?\d{1,4000})"
-"""More digits than Python converts name no device either."""
+"""Limited to 4,000 digits: Python converts no longer numbers, and no device has so large a number."""
 
 
 def leading_number(text: str) -> int | None:
-    """Parse what C's ``strtol`` reads at the beginning in base 10; None when there is no digit."""
+    """Return the decimal number that C's ``strtol`` reads at the beginning of the text; None without a digit."""
     found = re.match(_DECIMAL, text.lstrip())
     return int(found[0]) if found else None
 
 
 def whole_number_any_base(text: str) -> int | None:
-    """Parse what ``strtol`` reads in base 0 (``0x1``, ``010``), if nothing is left over."""
+    """Return the number that ``strtol`` reads with base 0 (``0x1``, ``010``); None if text is left over."""
     for pattern, base in ((r"(?ai:[+-]?0x[0-9a-f]+)", 16), (r"[+-]?0[0-7]*", 8)):
         if re.fullmatch(pattern, text):
             return int(text, base)
@@ -163,18 +162,18 @@ def whole_number_any_base(text: str) -> int | None:
 
 
 def plain_number(text: str) -> int | None:
-    """Parse a number written exactly as C prints it: no sign, no space, no leading zero."""
+    """Return a number in the form that C prints: no sign, no space, no leading zero. None for other text."""
     return int(text) if re.fullmatch(_DECIMAL, text) and text == str(int(text)) and text[0] != "-" else None
 
 
 def _by_number(devices: Identities) -> list[int]:
-    """Sort positions in the order of the vendor's own numbers."""
+    """Return the positions in the order of the vendor's numbers."""
     return sorted(range(len(devices)), key=lambda place: devices[place].vendor_index)
 
 
 def _by_pci_address(devices: Identities) -> list[int]:
-    """Sort positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
-    addresses = [pci_address(device.pci_bus_id).rjust(16, "0") for device in devices]  # as long as one with a domain of eight digits
+    """Return the positions in the order of PCI addresses, or of the vendor's numbers if a device has no address."""
+    addresses = [pci_address(device.pci_bus_id).rjust(16, "0") for device in devices]  # as long as an address with a domain of eight digits
     return sorted(range(len(devices)), key=addresses.__getitem__) if all(device.pci_bus_id for device in devices) else _by_number(devices)
 
 
@@ -195,20 +194,20 @@ ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and n
 
 
 def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
+    """Apply ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
 
-    - Unset: every GPU. Empty: none. Numbers, UUIDs and unique beginnings of UUIDs, in the order of the list; an entry that is
-      invalid ends it. (CUDA Programming Guide, "CUDA Environment Variables":
+    - Unset: every GPU. Empty: none. Otherwise numbers, UUIDs or unique beginnings of UUIDs, in the order of the list. An invalid entry ends
+      the list. (CUDA Programming Guide, "CUDA Environment Variables":
       https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html)
-    - Numbers are read as ``strtol`` reads them, so that ``1gpu`` is 1 and a space before one is nothing; the first entry says
-      whether the list is one of numbers, of GPUs' UUIDs or of MIG UUIDs; a device that is named twice leaves the program none.
-      (Not documented by NVIDIA; found out by PyTorch, ``torch.cuda._parse_visible_devices`` and its test.)
-    - A program has either whole GPUs or one MIG instance: the first instance that it may see, and then no whole GPU beside it.
-      (MIG User Guide, "CUDA Device Enumeration": https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
-    - Numbers count fastest first unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Which of several models CUDA takes for faster is not
-      to be known without starting it; among equal ones the order is that of their PCI addresses, and UUIDs need no order.
+    - Numbers are parsed as by ``strtol``: ``1gpu`` is 1, and spaces before a number are ignored. The first entry decides whether the list
+      has numbers, UUIDs of GPUs or UUIDs of MIG instances. If a device is repeated, the program sees no device. (Not documented by NVIDIA;
+      found by PyTorch, ``torch.cuda._parse_visible_devices`` and its test.)
+    - A program sees either whole GPUs or one MIG instance: the first instance that it may see, and then no whole GPU. (MIG User Guide,
+      "CUDA Device Enumeration": https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
+    - CUDA numbers the fastest GPU first unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. If there are several models, it is unknown without
+      starting CUDA which one is the fastest. GPUs of one model are in the order of their PCI addresses. UUIDs need no order.
 
-    ``NVIDIA_VISIBLE_DEVICES`` is the container runtime's: it decides which devices there are in a container, before CUDA looks.
+    ``NVIDIA_VISIBLE_DEVICES`` belongs to the container runtime: it decides which devices a container has, before CUDA starts.
     """
     value = environ.get(CUDA)
     lists = () if value is None else (VisibleList(CUDA, value),)
@@ -227,6 +226,7 @@ def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
         caveats.append(unordered)
         if len(numbers) < len(wholes):
             return VisibleSet(None, False, lists, tuple(caveats))
+        # The list names all GPUs, so only their order is unknown.
         numbers = list(range(len(wholes)))
     seen = VisibleSet((), known or not numbers, lists, tuple(caveats))
     return _one_instance([order[number] for number in numbers or ()], devices, seen)
@@ -240,8 +240,8 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
     def find(entry: str) -> int | None:
         named = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
         legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/\d+/\d+", entry)
-        # Where no instances are listed it may be one of them; and drivers before R470 named instances by numbers that are not
-        # in the UUIDs of later ones.
+        # The entry may name an instance that is not listed. Drivers before R470 named instances by the GPU and two numbers, which
+        # later UUIDs do not contain.
         if not named and entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents)):
             unlisted.append(entry)
         return named[0] if len(named) == 1 else None
@@ -254,7 +254,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
 
 
 def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) -> VisibleSet:
-    """Return the chosen devices, with the one MIG instance that stands for them where there is one."""
+    """Return the chosen devices, or the one MIG instance that the program sees instead of them."""
     order = _by_number(devices)
     instances = {
         place: [place] if devices[place].parent else [part for part in order if devices[part].parent == devices[place].uuid != ""]
@@ -263,6 +263,7 @@ def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) 
     split = [place for place in chosen if instances[place]]
     if not split:
         return seen._replace(devices=tuple(chosen))
+    # Without the order it is unknown which of the divided GPUs comes first.
     if not seen.ordered and len(split) > 1:
         return seen._replace(devices=None)
     first = instances[split[0]]
@@ -277,20 +278,19 @@ DOUBTFUL = f"{ORDINAL} is read by OpenCL programs; whether HIP programs heed it,
 
 
 def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` among what that leaves.
+    """Apply ``ROCR_VISIBLE_DEVICES``, and then ``HIP_VISIBLE_DEVICES`` to the remaining devices.
 
-    - ``ROCR_VISIBLE_DEVICES``, where set, even empty: numbers as ``strtol`` reads them in base 0, and ``GPU-…`` ids or unique
-      beginnings of them, spaces and case aside. An invalid entry, or a device named again, ends the list.
-      (ROCr, ``amd_filter_device.cpp``)
-    - ``HIP_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``, unless empty: numbers exactly as printed, among the devices that
-      ROCr left, or a part of a ``GPU-…`` id. An invalid entry ends the list; a device named again counts once.
-      (ROCclr, ``device/rocm/rocdevice.cpp``, ``Device::init``)
-    - ``GPU_DEVICE_ORDINAL``: ROCm's documentation says OpenCL and HIP
-      (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html), ROCclr's code reads it for OpenCL alone. It is heeded
-      where no other list is set, and said to be doubtful.
+    - ``ROCR_VISIBLE_DEVICES``, if set, even if empty: numbers as parsed by ``strtol`` with base 0, and ``GPU-…`` ids or unique beginnings
+      of them, without regard to spaces and case. An invalid entry or a repeated device ends the list. (ROCr, ``amd_filter_device.cpp``)
+    - ``HIP_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``, unless empty: numbers exactly as printed, among the devices that ROCr left, or
+      a part of a ``GPU-…`` id. An invalid entry ends the list; a repeated device counts once. (ROCclr, ``device/rocm/rocdevice.cpp``,
+      ``Device::init``)
+    - ``GPU_DEVICE_ORDINAL``: according to ROCm's documentation for OpenCL and HIP
+      (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html), according to ROCclr's code for OpenCL only. It is applied if no
+      other list is set, with a caveat.
 
-    ROCr numbers the GPUs as the compute driver's topology does, which is the order of rocm-smi's numbers; partitions of a card
-    stand in its place, and share its id, which therefore names none of them.
+    ROCr numbers the GPUs in the order of the compute driver's topology, which is the order of rocm-smi's numbers. Partitions of a card take
+    the card's place. They share its id, so the id identifies none of them.
     """
     order = _by_number(devices)
     left: list[int] = []
@@ -330,7 +330,7 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def _rocm_id(printed: str, digits: str = "016X") -> str:
-    """Return ROCr's id, ``GPU-`` and sixteen digits, of what AMD's tools print as ``0x5c88007d1d4c92fa``; empty without one."""
+    """Return the id that ROCr derives from an id printed by AMD's tools (``0x5c88007d1d4c92fa``); empty without one."""
     bare = printed.lower().removeprefix("gpu-").removeprefix("0x")
     try:
         return f"GPU-{int(bare, 16):{digits}}" if bare else ""
@@ -345,12 +345,12 @@ LEVEL_ZERO, HIERARCHY, LEVEL_ZERO_ORDER = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HI
 
 
 def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``ZE_AFFINITY_MASK``, a mask that hides devices and does not change their order.
+    """Apply ``ZE_AFFINITY_MASK``, a mask that hides devices and does not change their order.
 
-    Discrete GPUs come first, by PCI address (by that alone with ``ZE_ENABLE_PCI_ID_DEVICE_ORDER=1``); an entry beyond the last
-    device is passed over; ``X.Y`` names a tile of a card in the hierarchy ``COMPOSITE`` and is passed over in the flat ones,
-    where a card of two tiles counts as two. (compute-runtime, ``execution_environment.cpp``, ``parseAffinityMask``;
-    https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html#environment-variables)
+    Discrete GPUs come first, in the order of PCI addresses; with ``ZE_ENABLE_PCI_ID_DEVICE_ORDER=1`` the addresses alone decide. An entry
+    beyond the last device is ignored. ``X.Y`` selects a tile of a card in the hierarchy ``COMPOSITE``. It is ignored in the flat
+    hierarchies, in which a card with two tiles counts as two devices. (compute-runtime, ``execution_environment.cpp``,
+    ``parseAffinityMask``; https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html#environment-variables)
     """
     order = _by_pci_address(devices)
     if environ.get(LEVEL_ZERO_ORDER, "0") != "1":
@@ -373,11 +373,11 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def see_intel(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``ONEAPI_DEVICE_SELECTOR`` of SYCL's programs, which chooses among those that ``ZE_AFFINITY_MASK`` leaves.
+    """Apply ``ZE_AFFINITY_MASK``, and then SYCL's ``ONEAPI_DEVICE_SELECTOR`` to the remaining devices.
 
-    ``level_zero:0,2``, ``level_zero:gpu``, ``*:*`` and several of them with ``;`` between. Numbers are those of Level Zero's order. Which
-    GPUs another backend's numbers mean (``opencl:1``) is not resolved, nor what ``!`` takes away, nor parts of cards (``0.1``). No variable
-    is known for NPUs. (intel/llvm, ``sycl/doc/EnvironmentVariables.md``; Ray, ``accelerators/intel_gpu.py``)
+    Supported forms are ``level_zero:0,2``, ``level_zero:gpu``, ``*:*``, and several of them separated by ``;``. Numbers are those of Level
+    Zero's order. Not resolved are numbers of other backends (``opencl:1``), exclusions (``!``) and parts of cards (``0.1``). No variable is
+    known for NPUs. (intel/llvm, ``sycl/doc/EnvironmentVariables.md``; Ray, ``accelerators/intel_gpu.py``)
     """
     if any(device.kind != "gpu" for device in devices):
         return VisibleSet(tuple(_by_number(devices)))
@@ -405,10 +405,10 @@ LARGEST_RANGE = 4096
 
 
 def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``TPU_VISIBLE_CHIPS``: numbers of this host's chips, which a program of ours sees in the order of their numbers.
+    """Apply ``TPU_VISIBLE_CHIPS``: numbers of this host's chips. The program sees them in ascending order.
 
-    It is the name that PyTorch/XLA and Ray set, ``TPU_VISIBLE_DEVICES`` the older one (``torch_xla/core/xla_env_vars.py``;
-    https://gist.github.com/skye/f82ba45d2445bb19d53545538754f9a3). On v2 and v3 a chip is two devices.
+    PyTorch/XLA and Ray set this name; ``TPU_VISIBLE_DEVICES`` is the older one (``torch_xla/core/xla_env_vars.py``;
+    https://gist.github.com/skye/f82ba45d2445bb19d53545538754f9a3). On v2 and v3 a chip has two devices.
     """
     variable = next((name for name in TPU if name in environ), "")
     order = _by_number(devices)
@@ -421,10 +421,9 @@ def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``NEURON_RT_VISIBLE_CORES``, cores and ranges of them, else ``NEURON_RT_NUM_CORES``, which says only how many.
+    """Apply ``NEURON_RT_VISIBLE_CORES``, cores and ranges of cores, else ``NEURON_RT_NUM_CORES``, a number of cores.
 
-    (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-configurable-parameters.html) Which cores a
-    program gets that asks for a number of them is decided when it starts, by what is free then.
+    (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-configurable-parameters.html)
     """
     if CORES in environ:
         listed = VisibleList(CORES, environ[CORES])
@@ -434,11 +433,12 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
     lists = (VisibleList(CORE_COUNT, wanted),) if CORE_COUNT in environ else ()
     if wanted in {"0", str(len(devices))}:
         return VisibleSet(tuple(_by_number(devices)), True, lists)
+    # The runtime takes the cores that are free when the program starts.
     return VisibleSet(None, False, lists, (f"{CORE_COUNT}={wanted} says how many cores, not which",))
 
 
 def number_range(entry: str) -> Sequence[str]:
-    """List the entries that a range such as ``0-3`` stands for; the entry itself where it is no range of a sensible length."""
+    """Return the entries of a range (``0-3``), or the entry itself if it is no range of at most :data:`LARGEST_RANGE`."""
     found = re.fullmatch(r"(?a:(\d{1,6})-(\d{1,6}))", entry)
     if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
         return (entry,)
@@ -446,13 +446,13 @@ def number_range(entry: str) -> Sequence[str]:
 
 
 def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int], *, rising: bool) -> VisibleSet:
-    """Choose the devices of a list of numbers; anything else in it leaves the choice unknown.
+    """Apply a list of numbers. If it has any other entry, the result is unknown.
 
     Args:
         listed: The list.
         entries: Its entries.
-        known: Positions of the devices by the numbers that the list has for them.
-        rising: Whether the program's order is that of the numbers; else it is the list's.
+        known: Positions of the devices by the numbers that the list uses.
+        rising: Whether the program sees the devices in ascending order of numbers, rather than in the list's order.
     """
     numbers, caveats = _chosen(
         listed.variable,
@@ -467,7 +467,7 @@ def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[i
 
 
 def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``ASCEND_RT_VISIBLE_DEVICES``: numbers in rising order, separated by commas alone; anything else ends the list.
+    """Apply ``ASCEND_RT_VISIBLE_DEVICES``: ascending numbers separated by commas. Any other entry ends the list.
 
     (https://www.hiascend.com/document/detail/en/canncommercial/850/maintenref/envvar/envref_07_0028.html: ``1, 2,3`` is 1.)
     """
@@ -494,9 +494,9 @@ GAUDI = ("HLS_MODULE_ID", "HABANA_VISIBLE_MODULES")
 
 
 def see_gaudi(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``HLS_MODULE_ID``, the one module of a process, else ``HABANA_VISIBLE_MODULES``: modules, of which the n-th rank takes the n-th.
+    """Apply ``HLS_MODULE_ID``, the module of a process, else ``HABANA_VISIBLE_MODULES``, a module for each rank.
 
-    Modules are not the numbers of ``hl-smi``. ``HABANA_VISIBLE_DEVICES`` is the container runtime's.
+    Modules are numbered differently from ``hl-smi``. ``HABANA_VISIBLE_DEVICES`` belongs to the container runtime.
     (https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html)
     """
     variable = next((name for name in GAUDI if name in environ), "")
@@ -517,9 +517,9 @@ KUNLUNXIN = ("XPULINK_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_VISIBLE_DEV
 
 
 def see_kunlunxin(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``XPU_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``: numbers, in the program's order; an empty one is none.
+    """Apply ``XPU_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``: numbers, in the program's order. An empty list hides all.
 
-    ``XPULINK_VISIBLE_DEVICES`` goes before both. (PaddlePaddle, ``_get_xpu_device`` and ``phi/backends/xpu/xpu_info.cc``)
+    ``XPULINK_VISIBLE_DEVICES`` takes precedence over both. (PaddlePaddle, ``_get_xpu_device`` and ``phi/backends/xpu/xpu_info.cc``)
     """
     variable = next((name for name in KUNLUNXIN if name in environ), KUNLUNXIN[1])
     if variable in environ and not environ[variable].strip():
@@ -536,7 +536,7 @@ METAX = ("MACA_VISIBLE_DEVICES", CUDA)
 
 
 def see_rebellions(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``RBLN_VISIBLE_DEVICES``, as SDK 0.11.1 has it, else ``RBLN_DEVICES``: numbers, in the program's order; an empty one is none.
+    """Apply ``RBLN_VISIBLE_DEVICES`` (SDK 0.11.1), else ``RBLN_DEVICES``: numbers, in the program's order. Empty means unset.
 
     (https://docs.rbln.ai/latest/software/rbln_pytorch/environment_variables.html; vllm-rbln and torch-rbln, ``test``)
     """
@@ -545,10 +545,10 @@ def see_rebellions(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def see_tenstorrent(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``TT_VISIBLE_DEVICES``: positions in the order of PCI addresses, and parts of addresses, which name all that have them.
+    """Apply ``TT_VISIBLE_DEVICES``: positions in the order of PCI addresses, or parts of addresses, which select all matching devices.
 
-    The program numbers its devices in the order of addresses. Empty: none. An entry that names no device ends the program. Some releases
-    count positions in the order of the driver's numbers: where the two orders differ, a position is not resolved. (tt-umd,
+    The program numbers its devices in the order of addresses. An empty list hides all. An entry that names no device ends the program. Some
+    releases count positions in the order of the driver's numbers: if the two orders differ, a position is not resolved. (tt-umd,
     ``docs/TT_VISIBLE_DEVICES.md`` and ``pci_device.cpp``)
     """
     order = _by_pci_address(devices)
@@ -569,9 +569,9 @@ def see_tenstorrent(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def see_furiosa(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``FURIOSA_DEVICES``: ``npu:0``, ``npu:0:0-3`` for some of its cores, older ``npu0pe0-1``, and bare numbers, as Ray writes them.
+    """Apply ``FURIOSA_DEVICES``: ``npu:0``, ``npu:0:0-3`` for some of its cores, older ``npu0pe0-1``, or bare numbers (Ray).
 
-    How many devices without which (``warboy(2)*1``) cannot be told. (furiosa-ai/device-api, ``config/inner.rs``; Ray,
+    A number of devices without their names (``warboy(2)*1``) is not resolved. (furiosa-ai/device-api, ``config/inner.rs``; Ray,
     ``accelerators/furiosa.py``)
     """
     if FURIOSA not in environ:
@@ -587,9 +587,9 @@ _FURIOSA_ENTRY = r"(?a:(?:npu:?)?(\d{1,6})(?:(?::|pe)\d{1,6}(?:-\d{1,6})?)?)"
 
 
 def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
-    """Read ``MACA_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES``, which MACA has for programs of CUDA's: numbers, in the program's order.
+    """Apply ``MACA_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES`` (for CUDA programs on MACA): numbers, in the program's order.
 
-    Which of the two decides where they differ is not documented. (RLinf, ``accelerators/metax_gpu.py``; gpustack, Ray)
+    If they differ, the result is unknown, since no document says which one decides. (RLinf, ``accelerators/metax_gpu.py``; gpustack, Ray)
     """
     lists = tuple(VisibleList(name, environ[name]) for name in METAX if name in environ)
     if len({listed.value for listed in lists}) > 1:
@@ -601,7 +601,7 @@ def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def _plain_list(variable: str) -> tuple[str, See]:
-    """Make the rule of a runtime whose list holds numbers of devices, in the program's order; anything else cannot be told."""
+    """Return the rule of a runtime with a list of device numbers in the program's order. Other entries are not resolved."""
 
     def see(environ: Environ, devices: Identities) -> VisibleSet:
         if variable not in environ:
@@ -614,7 +614,7 @@ def _plain_list(variable: str) -> tuple[str, See]:
 
 
 def declare_list(vendor: str, variable: str) -> None:
-    """Note the plain list of a vendor without a rule here: its backend declares it when its module is imported."""
+    """Register the plain list of a vendor that has no rule here. Its backend calls this when its module is imported."""
     VENDORS.setdefault(vendor, _plain_list(variable))
 
 
@@ -634,4 +634,4 @@ VENDORS: dict[str, tuple[str, See]] = {
     "metax": (METAX[0], see_metax),
     **{row.name: _plain_list(row.visible) for row in BUILT_IN.values() if row.visible},
 }
-"""By vendor, the variable to set, and how its runtime chooses devices."""
+"""For each vendor the variable to set, and the rule by which its runtime selects devices."""
