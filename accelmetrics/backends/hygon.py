@@ -1,10 +1,9 @@
-"""Hygon DCUs: through the files of their kernel driver, which are those of amdgpu, or ``hy-smi`` where they are not to be seen.
+"""Hygon DCUs, through the files of their kernel driver, the same as amdgpu's, or ``hy-smi`` if the files are not visible.
 
-DTK has the same tool under the name of AMD's, ``rocm-smi``: it is asked whose it is first, and no device is taken that the PCI bus knows
-as another vendor's. Its JSON may lack commas, which are put in. The memory that is "in use" by its words is a share of the size, not of
-time. Keys begin with ``DCU`` before DTK 25.04 and with ``HCU`` since.
+DTK ships the same tool under AMD's name, ``rocm-smi``. So the tool is checked first, and a device that has another vendor id on the PCI bus
+is left out. Keys begin with ``DCU`` before DTK 25.04 and with ``HCU`` since then.
 
-Formats are those of published outputs of DTK 22.10 to 26.04 (Z100, K100, BW). Read on stand-ins, never yet on a real card.
+Formats are those of published outputs of DTK 22.10 to 26.04 (Z100, K100, BW). Tested with stand-ins, never on a real card.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ NODES = "--device=/dev/kfd --device=/dev/mkfd --device=/dev/dri"
 COMMAND = Command(
     ("hy-smi", "rocm-smi"),
     directories=("/opt/hyhal/bin", "/usr/local/hyhal/bin", "/opt/dtk*/bin"),
-    # What hinders it is no sign of another vendor.
+    # A tool without rights or devices proves nothing about its vendor, so these messages are accepted too.
     proof=("--showproductname", r"\b[DH]CU\[|C-3000|Hygon|End of SMI Log|hy-smi|permission|permitted|no device"),
     install="install Hygon's driver (hyhal), which has hy-smi",
     says=(
@@ -59,13 +58,13 @@ ABOUT = ("--showproductname", "--showuniqueid", "--showserial", "--showmaxpower"
 
 
 def lanes(printed: str) -> str | None:
-    """Find the width in what is printed of the link: ``2 (32.0GT/s, x16 1100Mhz)``."""
+    """Return the width of a printed link: ``2 (32.0GT/s, x16 1100Mhz)``."""
     found = re.search(r"\bx(\d{1,3})\b", printed)
     return found[1] if found else None
 
 
 def generation(printed: str) -> object:
-    """Find the PCIe generation in it."""
+    """Return the PCIe generation of a printed link."""
     found = re.search(r"([\d.]{1,8}) ?GT/s", printed)
     return pcie_generation(found[1]) if found else None
 
@@ -90,6 +89,7 @@ FIELDS = (
 STEADY = (Field("enforcedPowerLimitWatts", "max graphics package power", "W"),)
 TABLE = (
     Field("gpu", ("hcu%", "dcu%"), "%"),
+    # The tool calls it use; it is the share of the memory's size, not of time.
     Field("memoryAllocated", "vram%", "%"),
     Field("temp", "temp", "C"),
     Field("powerWatts", "avgpwr", "W"),
@@ -106,15 +106,16 @@ CARD = re.compile(r"card(\d{1,4})", re.ASCII)
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
-    """Yield the cards of a document, or of the lines that are printed where ``--json`` goes unheeded.
+    """Yield the cards of a document, or of the lines that the tool prints if it ignores ``--json``.
 
     Args:
-        printed: What the tool printed.
+        printed: The output of the tool.
 
     Raises:
         SourceError: There is no card.
     """
     cards: dict[str, dict[str, object]] = {}
+    # The tool's JSON may lack commas between its members. They are inserted first.
     for document in json_documents(NO_COMMA.sub('", "', printed)):
         for name, said in document.items() if isinstance(document, Mapping) else ():
             found = CARD.fullmatch(name)
@@ -132,11 +133,12 @@ def parse(printed: str) -> Iterator[DeviceSample]:
 
 
 def parse_table(printed: str) -> Iterator[DeviceSample]:
-    """Yield the cards of the table that is printed without arguments. No heading and no cell of it has a blank."""
+    """Yield the cards of the table that the tool prints without arguments."""
     names: list[str] = []
     for words in map(str.split, printed.splitlines()):
         if words[:1] in (["HCU"], ["DCU"]):
             names = words
+        # No heading and no cell of this table contains a blank.
         elif words and words[0].isdecimal() and len(words) == len(names):
             yield DeviceSample({**dict(zip(names, words, strict=True)), "number": words[0]})
 
@@ -158,14 +160,14 @@ TOOL = PolledBackend(
 
 
 def open_files(clock: Clock) -> Driver:
-    """Open the kernel driver's files."""
+    """Return the driver of the kernel driver's files."""
     from accelmetrics.backends.amd.in_process import InProcessDriver
 
     return InProcessDriver(clock, ("sysfs",), HYGON)
 
 
 def coverage() -> Coverage:
-    """Return what the files and the command give; processes are found by the files alone."""
+    """Return the metrics of the files and of the command. Only the files have processes."""
     from accelmetrics.backends.amd import sysfs
 
     pairs = (*sysfs.CARDS.words.items(), *TOOL.coverage().devices.items())

@@ -1,10 +1,10 @@
 """Tenstorrent Wormhole and Blackhole, through the files of their kernel driver, which any user may read.
 
-Reading them opens no device, as ``tt-smi`` does. A file is there where the chip's firmware reports its value; Grayskull's reports none.
-Power and its limit are those of the chip, in whole watts, not of the board. Neither driver nor firmware counts utilisation or used memory.
-A chip that is reached through another one (the second of an n300) has no files.
+Reading the files opens no device; ``tt-smi`` would. A file exists only if the chip's firmware reports its value. Grayskull's firmware
+reports none. Power and its limit are those of the chip, in whole watts, not of the board. Neither driver nor firmware counts utilisation or
+used memory. A chip that is connected through another chip (the second of an n300) has no files.
 
-The layout is that of the driver's source (tt-kmd 2.10). Read on a stand-in, never yet on a real card.
+The layout is that of the driver's source (tt-kmd 2.10). Tested with a stand-in, never on a real card.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HWMON = "device/hwmon/hwmon*"
 RECEIVED = ("mst_rd_data_word_received", "slv_posted_wr_data_word_received", "slv_nonposted_wr_data_word_received")
 SENT = ("slv_rd_data_word_sent", "mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent")
 WRAPS = 2.0
-"""Seconds in which a counter of 32 bits can wrap at the full speed of PCIe 5."""
+"""Seconds in which a 32-bit counter can wrap at the full speed of PCIe 5."""
 OUTSIDE = Unavailable(Reason.NO_PERMISSION, "processes outside this container use it, and the driver does not tell their numbers here")
 
 
 def pcie(metric: str, counters: tuple[str, ...]) -> tuple[Row, ...]:
-    """Make the rows of a direction of PCIe, of which each of the chip's two networks counts its flits of 32 bytes."""
+    """Return the rows of one direction of PCIe. Each of the chip's two networks counts flits of 32 bytes."""
     places = [f"{counter}{network}" for counter in counters for network in (0, 1)]
     rates = [Rate(f"_{place}", f"pcie_perf_counters/{place}", "32 B", bits=32, within=WRAPS) for place in places]
     words = f"sysfs pcie_perf_counters/{counters[0]}0 and five more, rise per second"
@@ -56,11 +56,12 @@ IDENTITY = {
 
 
 def processes(device: DeviceRecord) -> Processes:
-    """Find the processes that hold a device's node open, as the driver lists them: 0 for one outside our PID namespace."""
+    """Return the processes that hold a device's node open, from the driver's list."""
     path = f"/proc/driver/tenstorrent/{device.get('@number')}/pids"
     listed = device.get(path)
     if not isinstance(listed, str):
         return Unavailable(Reason.NOT_SUPPORTED, f"{path} is not there or may not be read")
+    # The driver prints 0 for a process outside our PID namespace.
     pids = {int(pid) for pid in listed.split() if pid.isdecimal()}
     return OUTSIDE if pids == {0} else tuple(DeviceProcess(pid) for pid in sorted(pids - {0}))
 

@@ -1,16 +1,16 @@
-"""AMD GPUs. Hygon's are built on the same design, and their backend reads their files by the code of this folder.
+"""AMD GPUs. Hygon's cards have the same design, and their backend reads their files with the code of this folder.
 
-Where the numbers come from is a table of sources, the best first; the first that opens is used, unless one is pinned:
+There are four sources, best first. The first source that opens is used, unless one is pinned:
 
 =========  ===============================================================================  =========
-sysfs      the kernel driver's files, merged with the module ``amdsmi`` where one matches    when asked
-amdsmi     the module alone                                                                  when asked
-amd-smi    the command ``amd-smi``                                                           every 2 s
-rocm-smi   the command ``rocm-smi``                                                          every 2 s
+sysfs      the kernel driver's files, merged with the module ``amdsmi`` if one matches      on demand
+amdsmi     the module alone                                                                 on demand
+amd-smi    the command ``amd-smi``                                                          every 2 s
+rocm-smi   the command ``rocm-smi``                                                         every 2 s
 =========  ===============================================================================  =========
 
-They give the same metrics under the same names; whether the hardware is here is not their question but
-:mod:`~accelmetrics.backends.amd.cards`'s. A source's module is imported when it is opened.
+All sources give the same metrics under the same names. :mod:`~accelmetrics.backends.amd.cards` finds the hardware for all of them. The
+module of a source is imported when the source is opened.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ SOURCES: Mapping[str, Open] = {
     **{name: partial(_in_process, sources=(name,)) for name in ("sysfs", "amdsmi")},
     **{"amd-smi": _amd_smi, "rocm-smi": _rocm_smi},
 }
-"""What can be pinned, by name."""
+"""Sources that can be pinned, by name."""
 DEFAULT: tuple[Open, ...] = (_in_process, _amd_smi, _rocm_smi)
-"""What is tried where nothing is pinned, in order."""
+"""Sources that are tried in order if none is pinned."""
 
 
 PROCESSES = {
@@ -58,7 +58,7 @@ PROCESSES = {
     "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s",
     **{name: f"as `gpu.{{i}}.{name}`" for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")},
 }
-"""What is read of the watched process, and where."""
+"""Metrics of the watched process, and where they are read."""
 
 
 def _coverage() -> Coverage:

@@ -1,9 +1,8 @@
-"""What is known of AMD's cards whatever source reads them: which are here, and how they are partitioned.
+"""Facts about AMD's cards that are the same for all sources: which cards exist, and how they are partitioned.
 
-Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files: ``hygon.py`` reads them by the code of this
-folder. Hardware is found by PCI ids and what the kernel driver shows, never by a tool's name: another vendor has a ``rocm-smi`` as well,
-and a tool without a card is no card.
-Nothing here wakes a card.
+Hygon's accelerators (DCU) have the same design, and their driver shows the same files. ``hygon.py`` reads them with the code of this
+folder. Hardware is found by PCI ids and by the kernel driver's files, never by the name of a tool: another vendor has a ``rocm-smi`` too,
+and a tool may be installed without a card. Nothing in this module wakes a card.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from accelmetrics.schemas.topology import Link
 
 
 class Maker(NamedTuple):
-    """A vendor whose cards the files of this driver family show.
+    """A vendor with cards of this driver family.
 
     Attributes:
         name: Its name in one word.
-        brand: The same for people.
+        brand: Its name for people.
         vendor_id: PCI vendor id, as the kernel writes it.
-        classes: Beginnings of the PCI classes of its cards: other devices of the vendor's have others.
-        drivers: The kernel drivers that show these files.
+        classes: Beginnings of the PCI classes of its cards. Its other devices have other classes.
+        drivers: Kernel drivers that show these files.
     """
 
     name: str
@@ -44,7 +43,7 @@ HYGON = Maker("hygon", "Hygon", "0x1d94", ("0x03", "0x0b40", "0x12"), ("hydcu", 
 MAKERS = {maker.vendor_id: maker for maker in (AMD, HYGON)}
 DRIVERS = frozenset(driver for maker in MAKERS.values() for driver in maker.drivers)
 INTEGRATED_FORMAT = 2
-"""Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
+"""Format of ``gpu_metrics``, its third byte: format 1 is for cards, 2 and later for processors with a GPU."""
 PROCESSORS = frozenset(
     {
         *("9874", "98e4", "15d8", "15dd", "1636", "1638", "164c", "15e7", "163f"),  # Carrizo, Stoney, Picasso, Raven, Renoir … Van Gogh
@@ -55,45 +54,46 @@ PROCESSORS = frozenset(
 )
 """PCI device ids of GPUs that are part of a processor."""
 NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
-"""Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
+"""Files with market names by device and revision: ``744C, C8,     AMD Radeon RX 7900 XTX``."""
 INSTINCT = {
     **{"738C": "MI100", "7408": "MI250X", "740C": "MI250X/MI250", "740F": "MI210", "74A0": "MI300A", "74A1": "MI300X"},
     **{"74A5": "MI325X", "75A0": "MI350X", "75A3": "MI355X"},
 }
-"""The same of the cards of data centres, where no such list is installed."""
+"""Market names of data centre cards by device, for machines without these files."""
 
 
 def gpus(maker: Maker = AMD) -> list[str]:
-    """List the PCI addresses of a maker's GPUs under any driver, in address order."""
+    """Return the PCI addresses of a maker's GPUs under any driver, in order."""
     return sorted(pci_devices(maker.vendor_id, maker.classes))
 
 
 def device_path(address: str) -> str:
-    """Return where a PCI device's files are."""
+    """Return the directory of a PCI device."""
     return f"/sys/bus/pci/devices/{address}"
 
 
 def maker_of(address: str) -> Maker:
-    """Return who made a device."""
+    """Return the maker of a device."""
     return MAKERS.get(read_text(f"{device_path(address)}/vendor") or "", AMD)
 
 
 def is_driven(address: str) -> bool:
-    """Return whether a kernel driver that shows its values drives it."""
+    """Return whether the device has a kernel driver that shows its values."""
     return link_name(f"{device_path(address)}/driver") in DRIVERS
 
 
 def is_integrated(address: str, device: str = "") -> bool | None:
-    """Return whether a GPU is part of a processor; None where that is not known, or asking would wake it.
+    """Return whether a GPU is part of a processor; None if that is unknown, or if asking would wake it.
 
     Args:
         address: Its PCI address.
-        device: Its PCI device id, where that was printed: ``0x13c0``.
+        device: Its PCI device id, if a tool printed it: ``0x13c0``.
     """
     normalized = pci_address(address)
     shown = PCI_ADDRESS.fullmatch(normalized) is not None
     if (device or (read_text(f"{device_path(normalized)}/device") if shown else None) or "").lower().removeprefix("0x") in PROCESSORS:
         return True
+    # Reading `gpu_metrics` wakes the card.
     if not shown or is_asleep(normalized):
         return None
     try:
@@ -105,12 +105,12 @@ def is_integrated(address: str, device: str = "") -> bool | None:
 
 
 def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
-    """Return the market name of a card, else what it is with its device id: ``AMD GPU (0x744c)``.
+    """Return the market name of a card, else a name with its device id: ``AMD GPU (0x744c)``.
 
     Args:
         device: PCI device id.
         revision: PCI revision.
-        maker: The vendor as it writes itself.
+        maker: The vendor's name.
     """
     device, revision = (printed.removeprefix("0x").upper() for printed in (device, revision))
     for line in (line for path in NAMES for line in (read_text(path) or "").splitlines()):
@@ -123,7 +123,7 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
 
 
 def counts_energy(name: str, device: str) -> bool:
-    """Return whether it is known what the energy counter of a card counts: that of data centres' cards is documented, others' is not.
+    """Return whether the meaning of a card's energy counter is documented. It is for data centre cards only.
 
     Args:
         name: Its market name.
@@ -137,24 +137,24 @@ def counts_energy(name: str, device: str) -> bool:
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 PARTITION_SHIFT = 28
 XGMI, XGMI_WEIGHT = 11, 15
-"""The type of such links (``CRAT_IOLINK_TYPE_XGMI``), and the weight of one."""
+"""Type of an XGMI link in the topology (``CRAT_IOLINK_TYPE_XGMI``), and the weight of one hop."""
 LOCAL_HEAPS = (1, 2)
-"""Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
+"""Heap types of the GPU's own memory: the part that the processor can address, and the part that it cannot."""
 
 
 class TopologyNode:
-    """A GPU, or a partition of one.
+    """A GPU, or a partition of one, in the compute driver's topology.
 
     Args:
-        path: Where its files are.
-        found: What its properties are.
+        path: Its directory.
+        found: Its properties.
 
     Attributes:
         address: PCI address.
-        vendor: PCI vendor id, 0 where the kernel does not say.
-        partition: Number of the partition, 0 for a whole GPU.
-        architecture: As compilers name it: ``gfx942``.
-        memory: Bytes of its memory, None where the kernel does not say.
+        vendor: PCI vendor id; 0 if the kernel does not report it.
+        partition: Number of the partition; 0 for a whole GPU.
+        architecture: Name that compilers use: ``gfx942``.
+        memory: Its memory in bytes; None if the kernel does not report it.
     """
 
     def __init__(self, path: str, found: Mapping[str, int]) -> None:
@@ -163,24 +163,21 @@ class TopologyNode:
         self.address = f"{found.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
         self.vendor = found.get("vendor_id", 0)
         self.partition = location >> PARTITION_SHIFT
-        # Two decimal digits each for the minor version and the stepping, which compilers write in hexadecimal.
+        # The version has two decimal digits each for the minor version and the stepping. Compilers write both in hexadecimal.
         self.architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version >= 10000 else ""
         banks = [properties(f"{path}/mem_banks/{bank}/properties") for bank in list_directory(f"{path}/mem_banks")]
         self.memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS) or None
 
 
 def gpu_nodes() -> list[TopologyNode]:
-    """List the GPUs and their partitions, in the kernel's order."""
+    """Return the GPUs and their partitions in the kernel's order."""
     paths = [f"{NODES}/{name}" for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int)]
     found = {path: properties(f"{path}/properties") for path in paths}
     return [TopologyNode(path, values) for path, values in found.items() if values.get("simd_count")]  # others are processors
 
 
 def xgmi_links(address: str) -> tuple[Link, ...] | Unavailable:
-    """Return the XGMI links of a GPU to others, as the compute driver shows them, without how many there are.
-
-    The kernel makes a link's weight of the hops that data takes: 15 for each (``kfd_crat.c``). Partitions of one GPU are no others.
-    """
+    """Return the XGMI links of a GPU to other GPUs, from the compute driver's topology. How many links join two GPUs is unknown."""
     nodes = gpu_nodes()
     by_number = {node.path.rpartition("/")[2]: node.address for node in nodes}
     if address not in by_number.values():
@@ -190,18 +187,20 @@ def xgmi_links(address: str) -> tuple[Link, ...] | Unavailable:
         for name in list_directory(f"{path}/io_links"):
             shown = properties(f"{path}/io_links/{name}/properties")
             to = by_number.get(str(shown.get("node_to", "")), "")
+            # Links between partitions of one GPU are left out.
             if shown.get("type") == XGMI and to not in ("", address):
                 found[to] = shown.get("weight", 0)
+    # The kernel computes a link's weight as 15 for each hop (`kfd_crat.c`).
     return tuple(Link("xgmi", to, None, weight // XGMI_WEIGHT or None) for to, weight in found.items())
 
 
 def compute_memory(address: str) -> int | None:
-    """Return the bytes of memory that the compute driver shows of a GPU, None where it shows none. Partitions have theirs apart."""
+    """Return the GPU's memory in bytes according to the compute driver, the sum over its partitions; None without it."""
     return sum(node.memory or 0 for node in gpu_nodes() if node.address == pci_address(address)) or None
 
 
 def properties(path: str) -> dict[str, int]:
-    """Read a file of names and numbers."""
+    """Return the names and numbers of a properties file."""
     words = [line.split() for line in (read_text(path) or "").splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal() and len(pair[1]) <= 20}
 
@@ -212,11 +211,11 @@ LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmes
 JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
 FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
-"""Drivers under which a card is not for compute, and what that means."""
+"""Drivers under which a card cannot be used for compute, with an explanation."""
 
 
 def detect() -> Detection:
-    """Look at the PCI bus, then at what the driver shows."""
+    """Look for cards on the PCI bus, and then in the driver's files."""
     drivers = {address: link_name(f"{device_path(address)}/driver") for address in gpus()}
     loaded = any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in AMD.drivers)
     advice = "" if exists("/dev/kfd") or exists("/dev/dri") else PASS_DEVICES
@@ -230,7 +229,7 @@ def detect() -> Detection:
         if unbound and len(unbound) < len(usable):
             found = f"{found}, not driven by it: {', '.join(unbound)}"
         return Detection(True, f"{found}, no /dev/kfd and no /dev/dri" if advice else found, len(usable), advice)
-    # Where the PCI bus is hidden, the compute driver may still show them.
+    # If the PCI bus is hidden (in some containers), the compute driver may still show the cards.
     nodes = sum(node.vendor == int(AMD.vendor_id, 16) for node in gpu_nodes())
     if nodes:
         return Detection(True, f"{counted(nodes, 'AMD GPU')} in the compute driver's topology, none visible on the PCI bus", nodes, advice)

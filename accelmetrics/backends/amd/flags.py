@@ -1,7 +1,7 @@
-"""Tools that crash on one of their flags: they are asked again without it, and the cards stay.
+"""Options of a tool that crashes on one of its flags: it is run again without the flag, so that the cards stay.
 
-Seen of rocm-smi 5.2.3, which aborts on ``--showsclkrange`` and ``--showmclkrange`` for some cards. Such a tool prints nothing, so the flag
-is found by asking with some of them at a time. It is left out until the tool's file changes.
+rocm-smi 5.2.3 aborts on ``--showsclkrange`` and ``--showmclkrange`` for some cards. Since a tool that crashes prints nothing, the flag is
+found by running the tool with different sets of flags. The flag is left out until the tool's file changes.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.
 TRACEBACK = "Traceback (most recent call last)"
 
 Flag = tuple[str, ...]
-"""A flag and what belongs to it: ``("--showmeminfo", "vram", "gtt")``."""
+"""A flag with its arguments: ``("--showmeminfo", "vram", "gtt")``."""
 
 
 def is_crash(completed: Completed) -> bool:
-    """Return whether a tool crashed; also where a shell in between tells the signal, or it is a Python program."""
+    """Return whether a tool crashed."""
+    # A shell in between reports a signal as 128 + its number. A Python program ends with a traceback.
     return any(completed.returncode in (-number, 128 + number) for number in CRASHES) or TRACEBACK in completed.stderr
 
 
 class Flags:
-    """What a tool is asked with.
+    """Flags with which a tool is run.
 
     Args:
         command: The tool.
-        prints: By flag, the places in a card's record that it gives. The first two tell whether the tool crashes whatever it is asked; the
-            last two are suspected first.
-        before: What stands before the flags: a subcommand.
-        after: What stands after them.
-        implied: Whether the tool gives all of it, and more, where it is asked with no flag.
+        prints: For each flag the places of a card's record that it gives. The order matters: the first two flags show whether the tool
+            crashes on any flag, and the last two are the first suspects.
+        before: Arguments before the flags: a subcommand.
+        after: Arguments after the flags.
+        implied: Whether the tool prints everything, and more, without any flag.
 
     Attributes:
-        crashing: The flags that are left out.
+        crashing: Flags that are left out.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class Flags:
         self.crashing: tuple[Flag, ...] = ()
 
     def run(self, gives_cards: Callable[[Completed], bool]) -> Completed:
-        """Run the tool, without the flags that crash it.
+        """Run the tool without the flags that crash it.
 
         Args:
-            gives_cards: Says whether a run gave what is looked for: then nothing is wrong with it, whatever it complains about.
+            gives_cards: Whether a run printed cards. Then it counts as successful, even with complaints.
 
         Raises:
             SourceError: As :meth:`~accelmetrics.backends.kit.commands.Command.run` does.
@@ -72,7 +73,7 @@ class Flags:
         completed = self._ask([] if self._implied and not self.crashing else flags)
         if not is_crash(completed) or self._is_searched or gives_cards(completed):
             return completed
-        # Once for each file of the tool, and not where it crashes whatever it is asked.
+        # A search costs many runs, so it is done only once for each version of the tool, and not if the tool crashes on any flag.
         self._is_searched = True
         found = [] if all(is_crash(self._ask([flag])) for flag in flags[:2]) else self._search(flags[-2:], flags[:-2])
         self.crashing = (*self.crashing, *found)
@@ -80,7 +81,7 @@ class Flags:
 
     @property
     def missing(self) -> dict[str, Unavailable]:
-        """By place, why there is nothing: the flag for it crashes the tool."""
+        """Reason for each place of a flag that crashes the tool."""
         name = self._command.names[0]
         return {
             place: Unavailable(Reason.DRIVER_ERROR, f"{name} crashes when it is asked for {flag[0]}, and is asked without it")
@@ -89,7 +90,7 @@ class Flags:
         }
 
     def _search(self, *groups: Sequence[Flag]) -> list[Flag]:
-        """Find the flags that crash the tool; none where it takes some of two groups at once."""
+        """Return the flags that crash the tool, by bisection of the groups."""
         found: list[Flag] = []
         for flags in groups:
             if flags and is_crash(self._ask(flags)):

@@ -1,13 +1,13 @@
-"""``gpu_metrics``: the table that the card's firmware fills, as the kernel hands it out, in binary.
+"""Parser of ``gpu_metrics``: the binary table that the card's firmware fills and the kernel driver shows.
 
-A header of four bytes says how long the table is and which revision it has; nothing else does. Revisions do not extend one
-another, so a field's place is looked up by the exact revision, and a table whose length is not that revision's is not read:
-kernels have shipped different tables under one revision. Fields that the firmware does not fill are all ones.
+A header of four bytes has the length and the revision of the table, and nothing else describes it. A revision does not extend the one
+before, so a field's offset depends on the exact revision. A table with another length than its revision is rejected: kernels have shipped
+different tables under one revision. All bits are set in a field that the firmware does not fill.
 
-Numbers are in the units of the table: degrees, watts, percent, megahertz; energy in 1/65536 J; xGMI in KiB.
+Units are degrees, watts, percent and megahertz; energy is in 1/65536 J, xGMI in KiB.
 
-Why a card holds its clocks down is told in two forms. Cards and APUs have a mask of what limits them now, in the kernel's own numbering
-of bits. MI300 and later count, for each cause, for how long it has: a cause whose count rose between two readings was in force.
+The cause of low clocks has two forms. Cards and APUs have a mask of current causes, with the kernel's numbering of bits. MI300 and later
+count how long each cause was active: a cause was active between two readings if its counter rose.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 
 HEADER = struct.Struct("<HBB")
 JOULE = 65536
-"""Steps of the energy counter in a joule: 15.259 µJ each."""
+"""Steps of the energy counter per joule: one step is 15.259 µJ."""
 
 TOOLS_JOULE = 15.3e-6 * JOULE
-"""What ROCm's tools make of a joule: to them, in every release so far, a step is 15.3 µJ."""
+"""The same according to ROCm's tools, which in every release so far take a step as 15.3 µJ."""
 
 MetricsTable = Mapping[str, Sequence[int]]
-"""By field, its values; those that the firmware did not fill are left out."""
+"""Values of each field, without fields that the firmware does not fill."""
 
 
 FieldLayout = tuple[str, int]
-"""What a field holds, in the words of ``struct``, and where it begins."""
+"""Format of a field for :mod:`struct`, and its offset."""
 TableLayout = tuple[tuple[int, ...], Mapping[str, FieldLayout], int]
-"""Of a revision: how long it may be, empty where that makes no difference; the fields that are read; where the first partition's part
-begins, 0 where there is none."""
+"""Layout of a revision: allowed lengths, empty for any; the fields that are read; the offset of the first partition, 0 without partitions.
+"""
 
 
 def _instinct(energy: int, replays: int, xgmi: int, clocks: int, **more: FieldLayout) -> dict[str, FieldLayout]:
-    """Lay out the fields of MI300 and later, whose revisions differ in where they begin."""
+    """Return the fields of MI300 and later. Their revisions have different offsets."""
     return {
         "hotspot": ("H", 4),
         "mem": ("H", 6),
@@ -59,7 +59,7 @@ def _residencies(start: int) -> dict[str, FieldLayout]:
 
 
 NOTHING: TableLayout = ((), {}, 0)
-"""A revision of which nothing is taken that the sensor files do not have."""
+"""A revision with no value that the sensor files do not have."""
 _LATE = _instinct(24, 112, 136, 296, **_residencies(44))
 _CARD = {"energy": ("Q", 24), "hbm": ("4H", 88)}
 _THROTTLE = {"throttle": ("Q", 120)}
@@ -85,14 +85,14 @@ FACTORS = {
     **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
     **{"power": 1_000_000, "gfxclk": 1_000_000, "uclk": 1_000_000, "average_uclk": 1_000_000},
 }
-"""What a field of the table is multiplied by to have the unit of the sensor file."""
+"""Factors from the units of the table to those of the sensor files."""
 BITS = {
     "throttle.swPowerCap": range(8),
     "throttle.currentLimit": range(16, 24),
     "throttle.swThermalSlowdown": range(32, 44),
     "throttle.hwThermalSlowdown": range(44, 48),
 }
-"""PPT, SPL; TDC, EDC; temperatures; VRHOT, PROCHOT."""
+"""Bits of the mask: PPT, SPL; TDC, EDC; temperatures; VRHOT, PROCHOT."""
 RESIDENCIES = {
     "throttle.swPowerCap": ("ppt_residency",),
     "throttle.swThermalSlowdown": ("socket_thm_residency", "hbm_thm_residency"),
@@ -100,11 +100,11 @@ RESIDENCIES = {
 }
 PARTITIONS = 8
 BUSY = "xcp{}"
-"""The field that holds how busy each compute die of a partition is, in percent."""
+"""Field with the utilisation of each compute die of a partition, in percent."""
 
 
 def parse(data: bytes) -> MetricsTable | Unavailable:
-    """Read a table. Any bytes are fine; what is not understood is a reason."""
+    """Parse a table, or return the reason why it cannot be parsed. Accepts any bytes."""
     if len(data) < HEADER.size:
         return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics has {len(data)} bytes")
     size, form, content = HEADER.unpack_from(data)
@@ -130,10 +130,10 @@ def parse(data: bytes) -> MetricsTable | Unavailable:
 
 
 def readings(table: MetricsTable) -> dict[str, object]:
-    """Return what is taken from a table beside the sensor files, in their units: thousandths of degrees, microwatts, hertz, microjoules."""
+    """Return the values of a table in the units of the sensor files: 0.001 °C, microwatts, hertz, microjoules."""
     found: dict[str, object] = {name: table[name][0] * factor for name, factor in FACTORS.items() if name in table}
     found |= {name: sum(table[name]) * 1024 for name in ("xgmi_read", "xgmi_write") if name in table}
-    # On cards without HBM nothing documents what the counter counts.
+    # For cards without HBM the meaning of the energy counter is not documented.
     hbm = [degrees for degrees in table.get("hbm", ()) if degrees]
     if hbm:
         found["hbm"] = max(hbm) * 1000

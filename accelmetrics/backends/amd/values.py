@@ -1,4 +1,4 @@
-"""Rules for values of AMD's cards that hold in each source: memory and energy."""
+"""Rules for values of AMD's cards that all sources share: memory and energy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Derived, Field
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 USED, TOTAL = "memory.used", "memory.total"
-"""Where :func:`device_memory` puts the bytes in a record."""
+"""Places in a record where :func:`device_memory` puts the bytes in use and in total."""
 SAME_SIZE = 0.02
-"""Share by which two sizes of one pool may differ: drivers round to pages and leave some out."""
+"""Share by which two sizes of one pool may differ: drivers round to pages and leave out some of them."""
 
 OF_PARTITION = frozenset(
     {
@@ -21,46 +21,43 @@ OF_PARTITION = frozenset(
         *("memoryAllocatedBytes", "memoryTotalBytes", "memoryAllocated"),
     }
 )
-"""What a partition of a card has of its own. All else that a tool prints of it is the card's."""
+"""Metrics that a partition has for itself. All other values that a tool prints for a partition are the card's."""
 
 UNDOCUMENTED_ENERGY = Unavailable(Reason.NOT_SUPPORTED, "of a card without HBM nothing documents what the energy counter counts")
-"""One answer in every source, so that it is the same whichever of them are joined."""
+"""The same reason in every source, so that it does not depend on which sources are merged."""
 
 
 def memory_rows(used: str, total: str) -> tuple[Row, ...]:
-    """Make the rows of memory, which are the same in every source.
+    """Return the rows of memory metrics, which are the same in every source.
 
     Args:
-        used: Where the bytes that are used are read, in words.
-        total: The same of those that there are.
+        used: Where the bytes in use are read, in words.
+        total: Where the total bytes are read, in words.
     """
     return Field("memoryAllocatedBytes", USED, "B", words=used), Field("memoryTotalBytes", TOTAL, "B", words=total), *MEMORY, POWER_SHARE
 
 
 def of_card(*rows: Row) -> tuple[Row, ...]:
-    """Mark the rows whose values the tools repeat on every partition of a card."""
+    """Mark the rows that the tools repeat for every partition of a card."""
     return tuple(row if isinstance(row, Derived) or row.metric in OF_PARTITION else row._replace(of_whole=True) for row in rows)
 
 
 def card_of(uuid: str, address: str) -> str:
-    """Name the card that a device is a partition of, if it is one: partitions share the id, and the address but for its function.
-
-    Two cards with one id, as virtual machines show them, are not in one slot.
-    """
+    """Return a key of the card that a device belongs to: partitions have the same id, and the same address without the function."""
+    # The id alone is not enough: virtual machines may show two cards with one id, but never in one slot.
     return f"{uuid} {address.rpartition('.')[0]}" if uuid else ""
 
 
 def compute_pools(totals: Mapping[str, Value], compute: int | None) -> tuple[str, ...]:
-    """Return which kinds of memory a GPU that shares the host's memory uses.
-
-    Up to Linux 6.9 compute has the carve-out alone, and since then the larger of carve-out and GTT. So both together are more than it can
-    use, and may be more than the machine has. The kernel's compute driver says how much it is, and so which of them; where it is not
-    loaded, a program (of graphics) may use both.
+    """Return the pools (``vram``, ``gtt``) that a GPU uses which shares the host's memory.
 
     Args:
-        totals: By kind, the bytes that there are.
-        compute: The bytes that the compute driver shows.
+        totals: Total bytes of each pool.
+        compute: Memory in bytes according to the compute driver.
     """
+    # Up to Linux 6.9 compute uses only the carve-out, and since then the larger of carve-out and GTT. So the sum of
+    # both is more than compute can use, and may exceed the machine's memory. The compute driver's size shows which pool
+    # it is. Without this driver, a graphics program may use both.
     if compute:
         for kind, all_ in totals.items():
             if not isinstance(all_, Unavailable) and math.isclose(all_, compute, rel_tol=SAME_SIZE):
@@ -71,15 +68,15 @@ def compute_pools(totals: Mapping[str, Value], compute: int | None) -> tuple[str
 def device_memory(
     said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B", compute: int | None = None
 ) -> dict[str, Value]:
-    """Return the memory that a device uses: its own; where it shares the host's, what :func:`compute_pools` says.
+    """Return the memory of a device: its own, or the pools of :func:`compute_pools` if it shares the host's.
 
     Args:
-        said: Gives what stands at a place of the record.
+        said: Returns the value at a place of the record.
         unified: Whether the card shares the host's memory.
-        used: The place of what is used; ``{}`` stands for the kind of memory, ``vram`` or ``gtt``.
-        total: The same of what there is.
-        unit: What both are counted in.
-        compute: The bytes that the compute driver shows, of a GPU that shares the host's memory.
+        used: Place of the bytes in use; ``{}`` is replaced by the pool, ``vram`` or ``gtt``.
+        total: Place of the total bytes.
+        unit: Unit of both.
+        compute: Memory in bytes according to the compute driver, for a GPU that shares the host's.
     """
     found: dict[str, Value] = {}
     absent = Unavailable(Reason.NOT_SUPPORTED, "is not there")
@@ -109,10 +106,10 @@ def device_memory(
 
 
 def exact_joules(printed: object, unit: str) -> Value:
-    """Return the energy behind what a tool of ROCm printed, which has the unit of the counter rounded.
+    """Return the energy in joules from the value of a ROCm tool, without the tool's rounding of the counter's unit.
 
     Args:
-        printed: The energy as the tool has it.
+        printed: The tool's value.
         unit: Its unit.
     """
     rounded = number(printed, unit, "J")
