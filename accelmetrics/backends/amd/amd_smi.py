@@ -1,11 +1,11 @@
-"""The command ``amd-smi``: ``metric`` at each poll, and once a minute ``static``, which tells of the cards and their limits.
+"""The command ``amd-smi``: ``metric`` at each poll, and ``static`` (identities and limits of the cards) once a minute.
 
-Up to ROCm 6.4 the output is a list, ``[{"gpu": 0, "usage": {…}}, …]``; since 7.0 the list stands in ``{"gpu_data": […]}``. Around it
-stand warnings and headings, several documents may follow one another, and the last may be cut. What all have in common is an
-object with the card's number under ``gpu``; one that is not complete is not there.
+Up to ROCm 6.4 the output is a list, ``[{"gpu": 0, "usage": {…}}, …]``; since 7.0 the list is in ``{"gpu_data": […]}``. Warnings and
+headings may surround it, several documents may follow each other, and the last may be cut off. In every form a card is an object with its
+number under ``gpu``. An incomplete object is left out.
 
-Units as printed; "MB" is 1,048,576 bytes. An energy of 0 is how the tool prints that there is no counter; it does not print the counter
-itself, but what it makes of it.
+Units are as printed; "MB" is 1,048,576 bytes. An energy of 0 means that there is no counter. The tool prints the energy in joules instead
+of the counter itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INTERVAL = 2.0
 STATIC_PACE = 60.0
 """Seconds between two runs of ``static``."""
 TIMEOUT = 10.0
-"""Seconds: it takes one to two on a loaded machine with eight cards."""
+"""Seconds after which a run is killed. It takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
 INSTALL = "install ROCm's amd-smi-lib"
 
@@ -53,9 +53,9 @@ SAYS = (
     Says("driver not (loaded|initialized)|DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "amdgpu is not loaded", LOAD_DRIVER, gone=True),
 )
 HIGHEST = 10_000
-"""No card has a number as high as that."""
+"""Above all card numbers."""
 
-# The last spellings of a row are those of ROCm 6.0.
+# The last spelling in a row is that of ROCm 6.0.
 LIMITS = ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.current_power", "limit.max_power")
 STATIC_FIELDS = (
     Field("enforcedPowerLimitWatts", LIMITS, "W"),
@@ -116,7 +116,7 @@ FLAGS: Mapping[Flag, Sequence[str]] = {
         for section in ("usage", "temperature", "fan", "ecc", "pcie", "energy", "clock", "power")
     },
 }
-"""The sections of ``metric`` that every release can be asked for one by one, and what stands in them."""
+"""Sections of ``metric`` with a flag in every release, and the places in each."""
 NAMES = ("asic.market_name", "board.product_name")
 IDENTITY = {
     "vendor_index": "gpu",
@@ -136,11 +136,13 @@ _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
 CardOutput = tuple[dict[int, dict[str, Any]], bool]
-"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut or malformed."""
+"""Output of a run: the cards by the tool's number, or by a number from :data:`HIGHEST` on if a number repeats; and whether all cards are
+complete.
+"""
 
 
 def parse(printed: str) -> CardOutput:
-    """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
+    """Parse the output. Accepts any text: unknown text gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
     odd = False
     for document in json_documents(printed):
@@ -155,11 +157,11 @@ def parse(printed: str) -> CardOutput:
 
 
 def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
-    """Make the sample of one card from all that was printed of it.
+    """Return the sample of a card.
 
     Args:
-        card: What was printed.
-        kinds: By the tool's number, whether a card is part of a processor, as far as it was ever known: added to.
+        card: The card's printed values.
+        kinds: For each card number whether the card is part of a processor, if it was ever known. New results are added.
     """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
@@ -174,8 +176,8 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
     name = names[0] if names else card_name(device, text(printed("asic.rev_id")))
     told: dict[str, object] = {
         "name": name,
-        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals. Partitions have the chip's, and a
-        # function of its PCI address each.
+        # The kernel's and rocm-smi's unique id is the chip's serial number, here in capitals. All partitions have the chip's number, and
+        # each has its own function of the PCI address.
         "uuid": f"{uuid}/xcp{later[1]}" if uuid and later else uuid,
         "address": address,
         "unified": unified,
@@ -196,6 +198,7 @@ def _connect(command: Command, clock: Clock) -> PollOnce:
 
     def poll() -> Iterable[DeviceSample]:
         nonlocal static, missing, due
+        # Running the tool would wake sleeping cards.
         let_sleep(gpus(), "amd-smi")
         cards, complete = output(flags.run(lambda completed: bool(parse(completed.stdout)[0])))
         if clock.monotonic() >= due:
@@ -204,7 +207,7 @@ def _connect(command: Command, clock: Clock) -> PollOnce:
             except SourceError as error:
                 missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             due = clock.monotonic() + STATIC_PACE
-        # A number that repeats in what one run printed joins nothing.
+        # If a number repeats within a run, it is unknown which static values belong to which card.
         repeated = {card["gpu"] for run in (cards, static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
             known = None if card["gpu"] in repeated else static.get(number)
@@ -224,10 +227,10 @@ def _connect(command: Command, clock: Clock) -> PollOnce:
 
 
 def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
-    """Make the backend of this source.
+    """Return the backend of this source.
 
     Args:
-        clock: Where ages are taken from.
+        clock: Clock for ages.
         interval: Seconds between two runs.
         timeout: Seconds after which a run is killed.
     """

@@ -1,30 +1,31 @@
-"""The module ``amdsmi``: held against the library that is installed, asked about a card, and left aside while a call of it hangs.
+"""The module ``amdsmi``: checked against the installed library, called per card, and skipped while one of its calls hangs.
 
-A call is made only for metrics that are asked for, and only once per reading. One that answers "not supported" is not made again for
-that card until the driver is opened anew. Units are the library's: watts, but microwatts for the cap; degrees; MHz; the energy counter
-in 1/65536 J; memory in bytes, PCIe speed in millions of transfers. Calls and names are those of ROCm 5.7 and later.
+A call is made only for selected metrics, and only once per reading. A call that answers "not supported" is not repeated for the card until
+the driver is opened again. Units are the library's: watts, but microwatts for the cap; degrees; MHz; energy in 1/65536 J; memory in bytes;
+PCIe speed in millions of transfers. Calls and names are those of ROCm 5.7 and later.
 
-Beside the kernel's files the module is asked on a thread of its own. A reading waits for it as long as its calls return, and for one that
-stands still less than half a second; from then on what it used to give is ``timed_out`` until the call has returned, and no reading waits.
-A stuck call is never repeated: there is one thread for a card, which serves one reading at a time, and one attempt in a process to open
-the module, which is waited for at the beginning only.
+If the kernel's files are read too, the module is called on its own thread. A reading waits as long as calls return, and less than half a
+second for a single call. After that the metrics of the module are ``timed_out`` until the call returns, and no reading waits. A hanging
+call is never repeated: there is one thread per card, which serves one reading at a time, and one attempt per process to open the module,
+for which only the start waits.
 
-The module is a description of the library's structures, which change from release to release; one that does not match reads
-garbage, or writes beyond what it allocated. So no module is loaded before its version was compared with the library's:
+The module describes the library's structures, which change from release to release. A module of another release reads wrong numbers, or
+writes beyond its buffers. So the versions of module and library are compared before a module is loaded:
 
-1. the library is looked for where ROCm puts it; without one no module is imported (that would print and raise ``KeyError``);
-2. the module that ROCm brought along (``share/amd_smi``) is preferred, then one on Python's path;
-3. a module's version is read from its text. It must be the library's own (``26.0.2``), or that of the ROCm release that the
-   library belongs to (``7.0.2``), which is how the modules on PyPI are numbered. Of a module that ROCm brought along the first two
-   numbers count: ROCm 6.0 ships 23.4.2 with a library that calls itself 23.4.0;
-4. once loaded, it must have loaded the very library that it was compared with.
+1. the library is searched where ROCm installs it. Without a library no module is imported, since the import would print text and raise
+``KeyError``;
+2. the module that ROCm installed (``share/amd_smi``) is preferred, then one on Python's path;
+3. the version of a module is read from its text. It must equal the library's version (``26.0.2``), or the version of the library's ROCm
+release (``7.0.2``), by which modules on PyPI are numbered. For a module that ROCm installed, the first two numbers suffice: ROCm 6.0 ships
+23.4.2 with a library of version 23.4.0;
+4. after loading, the module must have loaded the same library that it was compared with.
 
-The library's file name bears the first two numbers (``libamd_smi.so.24.7.60300``). The library itself tells its version only after
-``amdsmi_init`` (32, NOT_INIT, before), which wakes cards: it is asked where the name does not decide, and never while a card sleeps
-(:func:`open_cards` sees to that).
+The library's file name has the first two numbers (``libamd_smi.so.24.7.60300``). The library itself reports its version only after
+``amdsmi_init`` (before it: 32, NOT_INIT), which wakes cards. So it is asked only if the file name is not enough, and never while a card
+sleeps (:func:`open_cards` checks this).
 
-The module is loaded under a name of its own, so that a program's own ``import amdsmi`` is not touched, and what it prints
-goes to standard error. The library does not count its users, so it is never shut down: another user may be in this process.
+The module is loaded under a private name, so that a program's own ``import amdsmi`` is not affected. Its prints go to standard error. The
+library does not count its users, so it is never shut down: the program may use it too.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ from accelmetrics.schemas.snapshot import rfc3339_second
 NO_PERMISSION = 10
 NOT_SUPPORTED = (2, 3)
 LOST = (31, 32)
-"""Status codes: the device was not found, the library is not initialised (any more)."""
+"""Status codes of a lost device: it was not found, or the library is not initialised any more."""
 DRIVER_NOT_LOADED = 34
 ONES = (0xFFFF, 2**32 - 1, 2**64 - 1)
-"""How the library says that a card does not have a value."""
+"""Values by which the library marks a missing value."""
 _SERIAL = re.compile(r"[0-9a-f]{1,16}", re.ASCII)
 MICROWATTS = 10_000
-"""A power limit from which on it is one of microwatts: no card has one of 10 kW, or of 10 mW."""
+"""A power limit from here on is in microwatts: no card has a limit of 10 kW, or of 10 mW."""
 
 
 def _temperature(sensor: str, metric: str, module: Any, handle: Any) -> Mapping[str, object]:
@@ -74,7 +75,7 @@ def _temperature(sensor: str, metric: str, module: Any, handle: Any) -> Mapping[
 
 
 def _filled(said: Mapping[str, object]) -> Mapping[str, object]:
-    """Leave out what is all ones, as up to ROCm 6.0 the module gives values that the card has not."""
+    """Remove missing values, which the module up to ROCm 6.0 returns as all ones."""
     return {name: value for name, value in said.items() if value not in ONES or "count" in name}
 
 
@@ -82,8 +83,8 @@ def _power(module: Any, handle: Any) -> Mapping[str, object]:
     said = module.amdsmi_get_power_info(handle)
     found = dict(_filled(said))
     limit = found.get("power_limit")
-    # Watts in ROCm 6.0 and microwatts after it, whatever the headers say. In 5.7, which knows no current power, it is the largest limit
-    # that the card can be set to, and not the one that is set.
+    # The limit is in watts in ROCm 6.0 and in microwatts since then, although the headers say otherwise. In 5.7, which has no current
+    # power, it is the largest possible limit rather than the one that is set.
     if isinstance(limit, int):
         found["power_limit"] = None if "current_socket_power" not in said else limit / 1e6 if limit >= MICROWATTS else limit
     return found
@@ -93,7 +94,7 @@ def _energy(module: Any, handle: Any) -> Mapping[str, object]:
     said = module.amdsmi_get_energy_count(handle)
     counter = said.get("energy_accumulator", said.get("power"))  # "power" up to 6.2
     microjoules = said["counter_resolution"]
-    # Releases round the unit of the counter, 2**-16 J, differently.
+    # The unit of the counter is 2**-16 J. Releases round it differently.
     return {"joules": counter / JOULE if math.isclose(microjoules, 1e6 / JOULE, rel_tol=0.01) else counter * microjoules / 1e6}
 
 
@@ -111,12 +112,12 @@ def _pcie(module: Any, handle: Any) -> Mapping[str, object]:
     if hasattr(module, "amdsmi_get_pcie_info"):
         said = module.amdsmi_get_pcie_info(handle)
         return {**said.get("pcie_static", {}), **said.get("pcie_metric", {})}
-    # Up to ROCm 6.0.
+    # Up to ROCm 6.0 there are two separate calls.
     return _filled({**module.amdsmi_get_pcie_link_caps(handle), **module.amdsmi_get_pcie_link_status(handle)})
 
 
 def _ecc(module: Any, handle: Any) -> Mapping[str, object]:
-    # A card without ECC answers the count with zeros, and this with NOT_SUPPORTED.
+    # For a card without ECC the count succeeds with zeros. Only this first call answers NOT_SUPPORTED.
     return module.amdsmi_get_gpu_total_ecc_count(handle) if module.amdsmi_get_gpu_ecc_enabled(handle) else {}
 
 
@@ -141,7 +142,7 @@ CALLS: Mapping[str, Callable[[Any, Any], Mapping[str, object]]] = {
     "vram": partial(_pool, "VRAM"),
     "gtt": partial(_pool, "GTT"),
 }
-"""By the first word of a place in the record, the call whose answer has it."""
+"""The call that gives a place, by the first word of the place."""
 _generation = partial(pcie_generation, per=1000)
 FIELDS = (
     Field("gpu", "activity.gfx_activity", "%"),
@@ -178,20 +179,20 @@ METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))
 
 
 class AmdsmiCard(DeviceRecord):
-    """One card behind the module, as a record that asks the module when a place is looked up. Not for several threads at once.
+    """A card in the module: a record that calls the module when a place is looked up. Not thread-safe.
 
     Args:
         module: The module.
-        handle: The library's handle.
+        handle: The library's handle of the card.
         address: Its PCI address.
 
     Attributes:
-        uuid: The chip's unique id, as the kernel writes it; empty where the library does not know it.
-        compute: The bytes of memory that the compute driver shows.
+        uuid: The chip's unique id, as the kernel writes it; empty if the library does not know it.
+        compute: Memory in bytes according to the compute driver.
     """
 
     def __init__(self, module: Any, handle: Any, address: str) -> None:
-        # The chip's serial number is what the kernel calls its unique id.
+        # The kernel's unique id is the chip's serial number.
         said = guarded(lambda: str(module.amdsmi_get_gpu_asic_info(handle)["asic_serial"])).value or ""
         serial = said.lower().removeprefix("0x")
         self.uuid = f"0x{serial}" if _SERIAL.fullmatch(serial) and serial.strip("0") else ""
@@ -205,12 +206,12 @@ class AmdsmiCard(DeviceRecord):
         self._core = ""
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
-        """Read the metrics that are asked for, each a value or why there is none.
+        """Return each selected metric as a value or a reason.
 
         Args:
             wanted: The metrics.
             unified: Whether the card shares the host's memory.
-            progress: Where each call is noted.
+            progress: List for progress, extended after each call.
             chosen: Where each metric is read, here or in the files.
 
         Raises:
@@ -226,13 +227,13 @@ class AmdsmiCard(DeviceRecord):
         call, _, name = place.partition(".")
         sensor, _, limit = call.partition("_")
         if limit in ("critical", "emergency"):
-            # The limits are those of the sensor that ``temp`` is read from.
+            # The temperature limits belong to the sensor of `temp`.
             core = self._core or ("junction" if isinstance(self.get("edge.degrees"), Unavailable) else "edge")
             if ("edge" in core) != (sensor == "edge"):
                 return None
         if call == "energy" and not isinstance(self.get("power.current_socket_power"), int):
-            # As in the files: on cards without HBM nothing documents what the counter counts. MI300 and later, which have no sensor
-            # for each stack, are the only ones whose table has a current power beside the average.
+            # As in the files: for cards without HBM the meaning of the counter is not documented. HBM is recognised by its sensor. MI300
+            # and later have no sensor per stack; they are recognised by their current power, which no other card has.
             hbm = self.get("hbm.degrees")
             if isinstance(hbm, Unavailable):
                 return hbm
@@ -244,8 +245,8 @@ class AmdsmiCard(DeviceRecord):
         return answer if isinstance(answer, Unavailable) else answer.get(name)
 
     def _ask(self, call: str) -> Mapping[str, object] | Unavailable:
-        """Return one call's answer, or why there is none."""
-        # The module throws what comes to pass in it, not its own errors alone.
+        """Return the answer of a call, or why there is none."""
+        # The module may raise any exception, not only its own.
         outcome = guarded(lambda: dict(CALLS[call](self._module, self._handle)))
         self._progress.append(call)
         failure = outcome.failure
@@ -263,20 +264,20 @@ class AmdsmiCard(DeviceRecord):
         return Unavailable(Reason.NO_PERMISSION if code == NO_PERMISSION else Reason.DRIVER_ERROR, words)
 
 
-# Found, and held against the library
+# Finding the module, and comparing it with the library
 
 LIBRARY = "libamd_smi.so"
 DEFAULT_ROOT = "/opt/rocm"
 PRIVATE_NAME = "_accelmetrics_amdsmi"
 ROOM = 8192
-"""Bytes for an answer whose size depends on the release."""
+"""Bytes of an answer, enough for the size in every release."""
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
 REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says what it lacks"
 
 GPUS = 2
-"""``amdsmi_init``'s argument: all but GPUs is left alone."""
+"""Argument of ``amdsmi_init`` that initialises GPUs only."""
 YEAR = 23
-"""The library is numbered by the year since 2023. The file of ROCm 5.7 may bear a placeholder, ``libamd_smi.so.1.0.50700``."""
+"""Versions are numbered by the year since 2023. The file of ROCm 5.7 may have a placeholder, ``libamd_smi.so.1.0.50700``."""
 
 _VERSION = re.compile(r"^(?:__)?version(?:__)?\s*=\s*[\"'](\d+\.\d+\.\d+)", re.MULTILINE)
 _FILE = re.compile(r"libamd_smi\.so\.(\d+\.\d+)(?:\.\d+)*", re.ASCII)
@@ -286,10 +287,10 @@ Version = tuple[int, ...]
 
 
 def load() -> Any:
-    """Import the module that matches the installed library, and make sure that it loaded the same library.
+    """Import the module that matches the installed library, and check that it has loaded this library.
 
     Raises:
-        SourceError: There is no library, no module, or none that matches.
+        SourceError: There is no library, no module, or no matching module.
     """
     with loading:  # the module loads the library again
         library, known, release = find_library()
@@ -297,7 +298,7 @@ def load() -> Any:
         for package in packages(library):
             is_shipped = package == _shipped(library)
             version = _written(package / "_version.py", _VERSION)
-            if not version and is_shipped:  # before ROCm 6.1 it stands in the file beside the package alone
+            if not version and is_shipped:  # before ROCm 6.1 only this file has the version
                 version = _written(package.parent / "pyproject.toml", _VERSION)
             numbers = 2 if is_shipped else 3
             if version and version != release and len(known) < numbers and version[:2] == (known or version[:2]):
@@ -311,7 +312,7 @@ def load() -> Any:
             raise _refused(f"{'; '.join(mismatched)}, which does not match {_words(library, known, release)}: it is not used")
         module = _import(package)
         loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
-        # Functions of one loaded library have one address, whatever name it was loaded by.
+        # If a library is loaded twice under different names, its functions have the same addresses.
         first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, _opened(library)))
         if first != second:
             other = f"another library ({loaded._name}) than {_words(library, known, release)}"
@@ -323,14 +324,13 @@ def find_library() -> tuple[Path, Version, Version]:
     """Find the library of the installed ROCm.
 
     Returns:
-        Its path; the first two numbers of its version, as its file's name has them, empty where it has none; the ROCm release that it
-        belongs to, empty where that is not written down.
+        Its path; the first two numbers of its version from its file name, empty without them; its ROCm release, empty if unknown.
 
     Raises:
-        SourceError: There is none, or it cannot be loaded.
+        SourceError: There is no library, or it cannot be loaded.
     """
     named = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH", ""))
-    roots = [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]  # in the module's own order
+    roots = [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]  # the same order as in the module
     for root in roots:
         path = root / "lib" / LIBRARY
         if path.exists():
@@ -342,18 +342,18 @@ def find_library() -> tuple[Path, Version, Version]:
 
 
 def _words(library: Path, version: Version, release: Version) -> str:
-    """Describe the library for messages."""
+    """Return a description of the library, for messages."""
     return f"{library} (version {_dotted(version) or 'unknown'}{f', of ROCm {_dotted(release)}' if release else ''})"
 
 
 def packages(library: Path) -> list[Path]:
-    """List the directories of the module ``amdsmi``, the best first."""
+    """Return the directories of modules ``amdsmi``, best first."""
     elsewhere = (Path(directory or ".") / "amdsmi" for directory in sys.path)
     return [package for package in dict.fromkeys([_shipped(library), *elsewhere]) if (package / "__init__.py").is_file()]
 
 
 def _shipped(library: Path) -> Path:
-    """Return where the module is that ROCm brings along."""
+    """Return the directory of the module that ROCm installs."""
     return library.parent.parent / "share" / "amd_smi" / "amdsmi"
 
 
@@ -366,7 +366,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 
 def _own_version(path: Path) -> Version:
-    """Initialise a library and ask it for its version: in every release so far the first three numbers of the answer."""
+    """Initialise a library and return its version: the first three numbers of its answer, in every release so far."""
     library, answer = _opened(path), (ctypes.c_uint32 * (ROOM // 4))()
     try:
         status = library.amdsmi_init(ctypes.c_uint64(GPUS)) or library.amdsmi_get_lib_version(ctypes.byref(answer))
@@ -378,7 +378,7 @@ def _own_version(path: Path) -> Version:
 
 
 def _written(path: Path, form: re.Pattern[str]) -> Version:
-    """Read the version that stands in a file; empty when it does not say."""
+    """Return the version in a file; empty if it has none."""
     try:
         found = form.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -388,10 +388,11 @@ def _written(path: Path, form: re.Pattern[str]) -> Version:
 
 def _import(package: Path) -> Any:
     spec = importlib.util.spec_from_file_location(PRIVATE_NAME, package / "__init__.py", submodule_search_locations=[str(package)])
-    assert spec is not None and spec.loader is not None  # a file that is there has both
+    assert spec is not None and spec.loader is not None  # both are set for an existing file
     module = importlib.util.module_from_spec(spec)
     _forget()
     sys.modules[PRIVATE_NAME] = module
+    # The module prints while it is imported.
     with contextlib.redirect_stdout(sys.stderr):
         outcome = guarded(spec.loader.exec_module, module)
     if outcome.failure is not None:
@@ -414,14 +415,12 @@ def _refused(message: str) -> SourceError:
 
 
 def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
-    """Open the module, unless a card sleeps, which that would wake.
-
-    Returns:
-        The cards by PCI address; at least one.
+    """Open the module and return its cards by PCI address, at least one.
 
     Raises:
-        SourceError: Whatever is wrong with the module, the library or the driver below them.
+        SourceError: A card sleeps, or the module, the library or the driver cannot be used.
     """
+    # Opening the library would wake the card.
     asleep = [address for address in addresses if is_asleep(address)]
     if asleep:
         words = f"opening amdsmi would wake {', '.join(asleep)}, which is suspended"
@@ -438,7 +437,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
             cards: dict[str, AmdsmiCard] = {}
             for handle in handles:
                 address = module.amdsmi_get_gpu_device_bdf(handle).lower()
-                if address not in cards:  # the partitions of a card may have its address: the first answers for the card
+                if address not in cards:  # partitions may have the card's address; the first is the card
                     cards[address] = AmdsmiCard(module, handle, address)
             return cards
         except module.AmdSmiException as error:
@@ -455,26 +454,26 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
     return outcome.value
 
 
-# On a thread of its own
+# Calls on a separate thread
 
 OVERDUE = Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
 FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
-"""Seconds for which a call may stand still: as a rule, and after one did, until the module has answered again."""
+"""Seconds for which a call may take: normally, and after a call hung, until the module has answered again."""
 SLICE = 0.05
-"""Seconds between two looks at a call's progress. More than that never counts: a busy interpreter is no hung driver."""
+"""Seconds between two looks at a call's progress, and the most that one look adds: a busy interpreter is no hanging driver."""
 
 
 class Attempt:
-    """An attempt to open the module, which may hang: a library's constructor, or its first call into the driver.
+    """An attempt to open the module, which may hang in a library's constructor or in its first call into the driver.
 
     Args:
-        addresses: As for :func:`open_cards`.
+        addresses: The argument of :func:`open_cards`.
 
     Attributes:
-        outcome: What came of it; None while it has not returned.
+        outcome: Its result; None until it returns.
 
     Raises:
-        SourceError: No thread is to be had.
+        SourceError: No thread can be started.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -495,7 +494,7 @@ class Attempt:
         self._returned.set()
 
     def cards(self, seconds: float) -> dict[str, AmdsmiCard]:
-        """Return the cards by PCI address, waiting at most so long.
+        """Return the cards by PCI address. Waits at most so many seconds.
 
         Raises:
             SourceError: It failed, or has not returned (``timed_out``).
@@ -513,26 +512,26 @@ class Attempt:
 
 
 ATTEMPTS: set[Attempt] = set()
-"""Those that have not returned. While there is one no other is made, which would hang as well."""
+"""Attempts that have not returned. While there is one, no other is started, since it would hang too."""
 
 at_fork(after_in_child=ATTEMPTS.clear)
 
 
 class Trust:
-    """Whether the module answers; shared by a driver's cards, since a library that hangs often hangs for all of them."""
+    """Patience with the module, shared by a driver's cards: a library that hangs often hangs for all cards."""
 
     patience = FIRST_PATIENCE
 
 
 class AmdsmiWorker:
-    """One card behind the module, for a driver that has its files too. Never read by two threads at once.
+    """A card in the module on its own thread, for a driver that reads the files too. Never read by two threads at once.
 
     Args:
         card: The card.
-        trust: The driver's.
+        trust: The driver's patience.
 
     Attributes:
-        close: Ends the thread, once the call that it may be in has returned.
+        close: Ends the thread after its current call.
     """
 
     def __init__(self, card: AmdsmiCard, trust: Trust) -> None:
@@ -542,18 +541,18 @@ class AmdsmiWorker:
         self._returned = threading.Event()
         self._returned.set()
         self._gave: Collection[str] = METRICS
-        # The thread knows the queue and the card alone, and so ends with this object.
+        # The thread has no reference to this object, only to the queue and the card. So it ends when this object is deleted.
         self.close = weakref.finalize(self, self._calls.put, None)
         self.close.atexit = False
         self._started = False
 
     @property
     def hangs(self) -> bool:
-        """Whether a call that was given up has not returned yet."""
+        """Whether an abandoned call has not returned yet."""
         return not self._returned.is_set()
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
-        """Read as :meth:`AmdsmiCard.read` does; what the module used to give is ``timed_out`` while a call of it hangs."""
+        """Read as :meth:`AmdsmiCard.read` does. While a call hangs, the metrics that the module gave before are ``timed_out``."""
         outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, chosen), progress)
         if outcome is None:
             return {name: OVERDUE for name in wanted if name in self._gave}
@@ -563,7 +562,7 @@ class AmdsmiWorker:
         return outcome.value
 
     def _ask(self, read: Callable[[], dict[str, Value]], progress: list[Any]) -> Outcome[dict[str, Value]] | None:
-        """Wait for the answer while calls return; None where one does not."""
+        """Return the result, waiting as long as calls return; None if a call hangs."""
         returned = threading.Event()
         outcomes: list[Outcome[dict[str, Value]]] = []
 
@@ -588,7 +587,7 @@ class AmdsmiWorker:
 
 
 def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    """Make one call after the other, on the worker's thread."""
+    """Run the calls one after the other, on the worker's thread."""
     while (call := calls.get()) is not None:
         call()
-        del call
+        del call  # a finished call must not keep its result alive while the thread waits

@@ -1,18 +1,18 @@
-"""The sources that need no process of their own: the kernel driver's files, and the module ``amdsmi``.
+"""Sources that need no process of their own: the kernel driver's files, and the module ``amdsmi``.
 
-They are merged metric by metric: what the files have is read from them, what they lack is asked of the module, where there is
-one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.amdsmi`). Opening the library wakes cards, so it is
-left alone while one of them sleeps, and tried when all are awake. While it is being opened for longer than that should take, the files
-are read, and what they lack is ``timed_out``; it is used once it is open.
+They are merged metric by metric: a value comes from the files, and a value that the files do not have from the module, if one matches
+(:mod:`~accelmetrics.backends.amd.amdsmi`). The module is called on its own thread. Opening its library wakes cards, so it is opened only
+when no card sleeps. While opening takes too long, the files are read, and the other metrics are ``timed_out``; the module is used once it
+is open.
 
-A card that sleeps is not read: every metric's reason is ``suspended``. One that its driver let go of is lost; when there is
-none left, the driver has gone, and is opened again when it is back.
+A sleeping card is not read: every metric has the reason ``suspended``. A card that its driver released is lost. If the driver releases all
+cards, the driver is gone, and it is opened again when it is back.
 
-Of a card with partitions (XCP) power, temperature and the like stay on the card, so that sums are right; a partition has memory and
-activity of its own.
+For a card with partitions (XCP), power, temperature and similar metrics belong to the card, so that sums are correct. A partition has its
+own memory and utilisation.
 
-What processes use of a GPU is looked up once a second (:mod:`~accelmetrics.backends.kit.fdinfo`). Engine time is that of the graphics and
-compute rings: what a runtime submits through queues of its own (ROCm) passes them by, and shows as memory alone.
+The use by processes is read once a second (:mod:`~accelmetrics.backends.kit.fdinfo`). Engine time is that of the graphics and compute
+rings. Work that a runtime submits through its own queues (ROCm) does not pass through these rings, so only its memory is visible.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from accelmetrics.schemas.topology import Details
 
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0
-"""Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
+"""Seconds between two searches for new cards. A search reads the whole PCI bus."""
 ASLEEP = "{} is powered down, and reading it would wake it"
 OF_PARTITION = Unavailable(Reason.NOT_SUPPORTED, "a partition has none of its own: those of its card hold")
 NO_ANSWER = Unavailable(Reason.NOT_SUPPORTED, "amdsmi gives nothing")
 KEYS = DrmKeys({"compute": ("compute",), "graphics": ("gfx",)}, (("vram",),))
-"""What the driver calls what programs use. An APU's memory is in the pools that its own is counted in."""
+"""The driver's names of engines and memory. An APU's memory is counted in the pools of the device."""
 FIRST_OPENING, LATER_OPENING = 4.0, 0.4
-"""Seconds to wait for the module to be opened where there are files too: when the driver is opened, and by a reading."""
+"""Seconds to wait for the module if there are files too: when the driver is opened, and during a reading."""
 
 
 class DriverUnit:
-    """One device of the driver.
+    """A device of the driver.
 
     Attributes:
         identity: Its identity.
-        card: The files of it, or of the card that it is a partition of.
-        library: The card behind the module, where that is open; on a thread of its own where the files are read too.
-        node: The partition, None for a whole card.
-        table: The rows that are read of it.
-        chosen: Where each metric was first read; it is read there until the driver is opened again, or the card comes back.
+        card: Its files, or the files of the card that it is a partition of.
+        library: The card in the module, if the module is open; on its own thread if the files are read too.
+        node: The partition; None for a whole card.
+        table: The rows that are read.
+        chosen: Where each metric was read first. It keeps this place until the driver is opened again or the card returns.
     """
 
     def __init__(self, identity: DeviceIdentity, card: Card, node: TopologyNode | None = None) -> None:
@@ -73,15 +73,15 @@ class InProcessDriver:
     """The open source.
 
     Args:
-        clock: What intervals are taken from.
-        sources: Which of the two to use; one that is not asked for alone may fail to open.
-        maker: Whose cards it reads.
+        clock: Clock for intervals.
+        sources: The sources to use. If there are two, one of them may fail to open.
+        maker: The maker of the cards.
 
     Attributes:
         failure: Why the module is not used, or not yet.
 
     Raises:
-        SourceError: There is no card, or the one source that was asked for cannot be had.
+        SourceError: There is no card, or the only source cannot be opened.
     """
 
     machine_wide = False
@@ -127,7 +127,7 @@ class InProcessDriver:
 
     @property
     def remark(self) -> str:
-        """What else there is to know of how it is read, in words, for ``doctor``: why ``amdsmi`` is not used, or that it hangs."""
+        """A remark for ``doctor``: why ``amdsmi`` is not used, or that it hangs; empty if all is well."""
         if self.failure is not None:
             return f"amdsmi is not used: {self.failure.message}"
         return OVERDUE.detail if any(worker.hangs for worker in self._workers()) else ""
@@ -152,16 +152,17 @@ class InProcessDriver:
         return [unit.library for unit in self.units if isinstance(unit.library, AmdsmiWorker)]
 
     def _open_library(self, seconds: float) -> SourceError | None:
-        """Open the module, and give each card what it knows of it.
+        """Open the module and assign its cards to the units.
 
         Args:
-            seconds: How long to wait for it, where the files are read meanwhile.
+            seconds: How long to wait for it if the files are read too.
 
         Returns:
-            Why it does not open, or has not yet.
+            Why it cannot be opened, or is not open yet; None if it is open.
         """
         try:
             if self.with_files:
+                # A second attempt would hang at the same place.
                 if self._attempt is None and ATTEMPTS:
                     raise SourceError(Reason.TIMED_OUT, "an earlier attempt to open it has not returned", backend="amd")
                 self._attempt = self._attempt or Attempt(self._addresses)
@@ -169,7 +170,7 @@ class InProcessDriver:
             else:
                 self._library = open_cards(self._addresses)
         except SourceError as error:
-            return error.with_traceback(None)  # which holds this driver
+            return error.with_traceback(None)  # its frames would keep this driver alive
         finally:
             if self._attempt is not None and self._attempt.outcome is not None:
                 self._attempt = None
@@ -179,22 +180,22 @@ class InProcessDriver:
         return None
 
     def _name_units(self) -> None:
-        """Give cards whose id the files do not show the one that the module knows, and partitions an identity below their card's."""
+        """Set the UUIDs: from the files, else from the module. Set the identities of partitions from their card's."""
         cards = {unit.card.address: unit for unit in self.units if unit.node is None}
         known = {address: card.uuid for address, card in self._library.items()}
         uuids = {address: card.identity.uuid or known.get(address, "") for address, card in cards.items()}
         ids = Counter(uuids.values())
-        for address, card in cards.items():  # an id that two cards bear names neither
+        for address, card in cards.items():  # an id of two cards identifies neither
             card.identity = card.identity._replace(uuid=uuids[address] if ids[uuids[address]] == 1 else "")
         for unit in self.units:
             if unit.node is not None:
                 unit.identity = partition(cards[unit.card.address].identity, unit.node)
 
     def relist(self, now: float) -> None:
-        """Look, now and then, whether there is more than was listed: cards, partitions, or a library that waited for a card.
+        """Search for new cards and partitions every :data:`RELIST` seconds, and use the module when it has been opened.
 
         Raises:
-            DriverGoneError: There are new cards or partitions: the driver is to be opened again. One that has gone is lost.
+            DriverGoneError: There are new cards or partitions, so the driver must be opened again. A missing card only gets lost.
         """
         opened = self._attempt is not None and self._attempt.outcome is not None
         if (now < self._relist_at and not opened) or not self._looking.acquire(blocking=False):
@@ -210,13 +211,14 @@ class InProcessDriver:
                 raise DriverGoneError(
                     Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend=self._maker.name
                 )
+            # The module was not opened because a card slept, or because an earlier attempt took too long.
             if self.failure is not None and self.failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
                 self.failure = self._open_library(LATER_OPENING)
         finally:
             self._looking.release()
 
     def identify_awake(self, unit: DriverUnit) -> None:
-        """Find out what could not be asked of a card that slept: its memory, and whether that is the host's."""
+        """Complete the identity of a card that slept when it was listed: its memory, and whether the memory is the host's."""
         found = identify(unit.identity.vendor_index, unit.card.address, gpu_nodes())
         unit.identity = found._replace(uuid=unit.identity.uuid)
         unit.unsure = False
@@ -228,16 +230,16 @@ class InProcessDriver:
 
 
 def _list(maker: Maker) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-    """Return which cards there are whose values the kernel shows, and which partitions."""
+    """Return the cards with values in the kernel's files, and the partitions."""
     return frozenset(filter(is_driven, gpus(maker))), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
 class InProcessReader:
-    """One consumer: what its rates are taken from, and what of the module and of the processes is needed for what it wants."""
+    """A consumer's view: the last counters for its rates, and its needs from the module and of processes."""
 
     def __init__(self, driver: InProcessDriver, options: ReadOptions) -> None:
         self._driver = driver
-        # Memory and engine time are the whole tree's by definition, so ``options.children`` changes nothing here.
+        # GPU memory and engine time always cover the whole process tree, so `options.children` has no effect.
         self._tree = ProcessTree(options.pid)
         self._counters: dict[int, Counters] = {}
         metrics = options.metrics
@@ -259,7 +261,7 @@ class InProcessReader:
         try:
             awake = card.is_awake(progress)
         except SourceError:
-            device.chosen.clear()  # when it is back, it has to be looked at anew
+            device.chosen.clear()  # a card that returns may have other files
             raise
         if not awake:
             asleep = Unavailable(Reason.SUSPENDED, ASLEEP.format(card.address))
@@ -281,25 +283,26 @@ class InProcessReader:
         return make_reading(named, processes, used=used)
 
     def _card(self, unit: DriverUnit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
-        """Return what a card's files say, and where they say nothing the module."""
+        """Return the values of a card: from the files, and from the module if the files have none."""
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}
         if driver.with_files:
             record = unit.card.record(now, unified, progress, unit.chosen)
             found = CARDS.read(record, counters, now, chosen=unit.chosen)
-        # What the files gave once is not the module's where they are silent for a moment, nor the other way round.
+        # A metric keeps its source. If the files miss a value for a moment, the module does not replace it, nor the other way round.
         wanted = {name for name in METRICS & self._needed if unit.chosen.get(name, (AMDSMI,))[0] == AMDSMI}
         if library is None or not wanted:
             failure = driver.failure
             is_late = driver.with_files and failure is not None and failure.reason == Reason.TIMED_OUT
             return {**found, **dict.fromkeys(wanted, failure.unavailable)} if failure is not None and is_late else found
+        # Metrics that the module gave before stay the module's even if it fails now.
         lent = {name: NO_ANSWER for name in wanted if name in unit.chosen}
         try:
             said = library.read(wanted, unified, progress, unit.chosen)
         except SourceError as error:
             if not driver.with_files:
                 raise
-            # The library lost sight of a card that the kernel still shows.
+            # The library no longer finds a card that the kernel still shows, so the files are used.
             return {**dict.fromkeys(lent, error.unavailable), **found}
         if not driver.with_files:
             return said

@@ -1,22 +1,21 @@
-"""The command ``rocm-smi``, whatever its release.
+"""The command ``rocm-smi`` of any release.
 
-What it prints, from 2.x on, is one object: ``{"card0": {"GPU use (%)": "7", …}, "card1": {…}, "system": {…}}``, all values strings.
-Around it stand warnings, exceptions of libraries and progress of other tools; the object may be cut. So every object in the text is
-tried, those that hold cards are taken together, and when there is none the complete cards of a cut one are picked out by their numbers:
-a card that is not complete is not there.
+Since 2.x it prints one object: ``{"card0": {"GPU use (%)": "7", …}, "card1": {…}, "system": {…}}``, with strings as values. Warnings,
+exceptions of libraries and progress of other tools may surround it, and it may be cut off. So all objects in the text that contain cards
+are used together. If there is none, the complete cards of an incomplete object are found by their numbers. An incomplete card is left out.
 
-Its exit status says little: 0 when the driver is missing and when nothing was printed, other than 0 with a good payload. So the cards
-decide, and where there are none its words do.
+The exit status proves little: it is 0 if the driver is missing or nothing was printed, and may be non-zero with complete output. So the
+cards decide, and without cards the tool's messages.
 
-The keys are spelled as the newest release does; case makes no difference. Known traps, each with a row or a line below:
+Keys are spelled as in the newest release; case does not matter. Known traps, each with a row or a line below:
 
-- "GPU memory use (%)" (up to 6.1.1) is how busy the memory controller is, like "GPU Memory Read/Write Activity (%)"
-  after it. It is never how much memory is allocated.
-- "GFX Activity" and "Memory Activity" are raw accumulators and no percentages.
-- The second die of an MI250 has no power of its own, an energy counter that stays at 0 and, in some releases, a cap of 0 W.
-- An APU's VRAM is a carve-out of the host's memory; what it uses is that and the GTT.
-- Up to 4.x a card without a fan has a fan speed of 0 % but no "Fan RPM"; later a fan that stands still is not printed.
-- RAS error counts are printed as tables only, which the tool leaves out of its JSON.
+- "GPU memory use (%)" (up to 6.1.1) is the utilisation of the memory controller, the same as "GPU Memory Read/Write Activity (%)" in later
+  releases. It is never the share of allocated memory.
+- "GFX Activity" and "Memory Activity" are raw accumulators, not percentages.
+- The second die of an MI250 has no power, an energy counter that stays 0 and, in some releases, a cap of 0 W.
+- An APU's VRAM is a carve-out of the host's memory. The APU uses VRAM and GTT.
+- Up to 4.x a card without a fan has a fan speed of 0 % and no "Fan RPM". Later releases do not print a fan that stands still.
+- RAS error counts are printed only as tables, which are not in the JSON.
 """
 
 from __future__ import annotations
@@ -71,10 +70,10 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 INTERVAL = 2.0
 """Seconds between two runs."""
 TIMEOUT = 8.0
-"""Seconds. The tool takes 1 to 3; opening a source is allowed 10."""
+"""Seconds after which a run is killed. The tool takes 1 to 3 s, and opening a source may take 10 s."""
 DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
 ALL = ("-a", "--json")
-"""For releases that do not know some of the flags; without the bytes of memory."""
+"""Arguments for releases that do not know some of the flags. They do not print the bytes of memory."""
 
 # What is printed
 EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
@@ -103,7 +102,7 @@ FLAGS: Mapping[Flag, Sequence[str]] = {
     ("--showsclkrange",): ("Valid sclk range",),
     ("--showmclkrange",): ("Valid mclk range",),
 }
-"""All that is read, and nothing that is slow: the processes are left out. By flag, what it prints of a card."""
+"""Flags, with the places of a card's record that each prints. The list of processes is left out, since it is slow."""
 
 _LINK = re.compile(r"(\d{1,3}(?:\.\d)?)\s*GT/s,? x(\d{1,2})\b", re.ASCII)
 _CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
@@ -112,18 +111,18 @@ _GFX = re.compile(r"gfx[0-9a-f]{3,5}", re.ASCII)
 
 
 def _clock(said: object) -> object:
-    """Read a clock, which may be printed behind the number of its level: ``1 (800Mhz)``."""
+    """Return a clock, which may follow the number of its level: ``1 (800Mhz)``."""
     level = _CLOCK_LEVEL.fullmatch(said) if isinstance(said, str) else None
     return level[1] if level else said
 
 
 def _highest(said: object) -> object:
-    """Read the upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
+    """Return the upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
     return text(said).rpartition("-")[2].strip() or said
 
 
 def _link(part: int, said: object) -> object:
-    """Read the speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
+    """Return the speed (1) or the width (2) of a link: ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None for other text."""
     found = _LINK.search(quoted(said))
     return found and found[part]
 
@@ -169,7 +168,7 @@ IDENTITY = {
     "unified": "unified",
 }
 PrintedCard = Mapping[str, object]
-"""One card: keys in lower case without white space around them, since releases differ in nothing else. Values as printed."""
+"""A card: its values as printed, by key. Keys are in lower case without surrounding white space, since releases differ only in these."""
 
 _CARD = re.compile(r"card(\d{1,4})", re.IGNORECASE | re.ASCII)
 _CARD_START = re.compile(r'"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASCII)
@@ -177,12 +176,13 @@ _DECODER = json.JSONDecoder()
 
 
 Output = tuple[dict[int, PrintedCard], PrintedCard, bool]
-"""What one run printed: of each card, by the tool's number, which is no position; of no single card, empty where it did not print that;
-and whether the cards stood in an object that was printed to its end, and none was anything but an object."""
+"""Output of a run: the cards by the tool's number, which is no position; the values of no single card, empty if they were not printed; and
+whether the output was complete and every card was an object.
+"""
 
 
 def parse(printed: str) -> Output:
-    """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
+    """Parse the output. Accepts any text: unknown text gives no cards."""
     cards: dict[int, PrintedCard] = {}
     system: PrintedCard = {}
     strange = False
@@ -199,7 +199,7 @@ def parse(printed: str) -> Output:
         return cards, system, not strange
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
-        with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
+        with suppress(ValueError, RecursionError):  # malformed or cut off, too many digits for int(), or nested too deeply
             cards[int(number_)] = _lowered(_DECODER.raw_decode(text_)[0])
     return cards, {}, False
 
@@ -210,15 +210,15 @@ def _lowered(value: object) -> PrintedCard:
     return {key.strip().lower(): item.strip() if isinstance(item, str) else item for key, item in value.items()}
 
 
-# Whose it is
+# The cards of an output
 
 
 def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[DeviceSample]:
     """Yield the cards in the order of their numbers.
 
     Args:
-        output: What was printed.
-        kinds: By number, whether a card is part of a processor, as far as it was ever known: added to.
+        output: The parsed output.
+        kinds: For each card number whether the card is part of a processor, if it was ever known. New results are added.
     """
     kinds = {} if kinds is None else kinds
     cards, system, _ = output
@@ -239,14 +239,14 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             **memory,
         }
         device = _device_id(card)
-        # Some releases print those sensors of every card: 0 degrees where there is none.
+        # Some releases print these sensors for every card, with 0 degrees if there is none.
         hbm = [number(said) for key, said in card.items() if key.startswith("temperature (sensor hbm")]
         has_hbm = any(not isinstance(degrees, Unavailable) and degrees > 0 for degrees in hbm)
         if device and not has_hbm and not counts_energy(str(told["name"]), device):
             told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
-            # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
+            # The printed percentage is the share of VRAM, which means nothing for an APU. Nor does it replace impossible bytes.
             told[ALLOCATED] = None
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
             why = "0 % without a number of revolutions: this release prints that for a card without a fan"
@@ -255,8 +255,9 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
 
 
 def unique_id(card: PrintedCard) -> str:
-    """Return the card's unique id as printed (``0x5c…``); empty where it has none, which some print as zero."""
+    """Return the card's unique id as printed (``0x5c…``); empty without one."""
     printed = text(card.get("unique id"))
+    # Some cards without an id print zeros.
     return "" if printed.removeprefix("0x").strip("0") == "" else printed
 
 
@@ -265,10 +266,10 @@ def _device_id(card: PrintedCard) -> str:
 
 
 def is_unified(card: PrintedCard) -> bool | None:
-    """Return whether the card is part of a processor and shares its memory.
+    """Return whether the card is part of a processor and shares its memory; None if unknown.
 
-    The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
-    a socket's power, and an edge sensor alone.
+    The kernel decides if it knows the card's address. Otherwise the card's values do: only such a GPU has a socket power, and an edge
+    sensor as its only temperature.
     """
     known = is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
@@ -280,19 +281,20 @@ def is_unified(card: PrintedCard) -> bool | None:
 
 
 def architecture(printed: str) -> str:
-    """Spell an architecture as compilers do: ``gfx90a``, also from ``gfx9010``, as releases since 6.1 print its stepping."""
+    """Return an architecture in the compilers' spelling (``gfx90a``); empty for other text."""
     match = _DECIMAL_GFX.fullmatch(printed)
+    # Releases since 6.1 print the stepping in decimal: `gfx9010` is gfx90a.
     if match:
         return f"gfx{match[1]}{match[2]}{int(match[3]):x}"
     return printed if _GFX.fullmatch(printed) else ""
 
 
-# How it is run
+# Running the tool
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
 ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
 FOREIGN = re.compile(r"\b[DH]CU\b")
-"""The word of Hygon's tool, which has the same name, for what AMD's calls "GPU"."""
+"""Word that Hygon's tool of the same name prints where AMD's prints "GPU"."""
 SAYS = (
     Says(
         "permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ",
@@ -335,8 +337,9 @@ def _connect(command: Command) -> PollOnce:
         return completed
 
     def poll() -> Iterable[DeviceSample]:
+        # Running the tool would wake sleeping cards.
         let_sleep(gpus(), "rocm-smi")
-        while FOREIGN.search((completed := ask()).stdout):  # finding the next of this name fails where there is none
+        while FOREIGN.search((completed := ask()).stdout):  # ends with an error if there is no further tool of this name
             command.disown("is another vendor's tool of the same name (Hygon's)")
         cards, system, complete = parse(completed.stdout)
         if not cards:
@@ -356,12 +359,12 @@ def _gives_cards(completed: Completed) -> bool:
 
 
 def _refused(completed: Completed) -> bool:
-    """Return whether the tool does not know one of the flags."""
+    """Return whether the tool rejects a flag."""
     return completed.returncode == _REFUSED_STATUS or _REFUSED.search(completed.stderr) is not None
 
 
 def failure(command: Command, completed: Completed) -> SourceError:
-    """Return what a run without cards means."""
+    """Return the error for a run without cards."""
     said = command.said(completed)
     if said is not None:
         return said
@@ -374,10 +377,10 @@ def failure(command: Command, completed: Completed) -> SourceError:
 
 
 def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
-    """Make the backend of this source.
+    """Return the backend of this source.
 
     Args:
-        clock: Where ages are taken from.
+        clock: Clock for ages.
         interval: Seconds between two runs.
         timeout: Seconds after which a run is killed.
     """

@@ -1,21 +1,21 @@
-"""One card's files: what the kernel driver shows of it below ``/sys/bus/pci/devices``, as a record, and what each metric is read from.
+"""A card's files below ``/sys/bus/pci/devices``, as a record, and the table of metrics with their files.
 
-What changes quickly is read each time, the rest every ten seconds. ``pcie_bw`` is never read: the kernel takes a second to
-answer. A file that is not there now may be later (sensors come when the card wakes), so nothing is remembered about it.
+Values that change quickly are read each time, others every ten seconds. ``pcie_bw`` is never read, since the kernel takes a second to
+answer. A missing file is looked up again each time, because it may appear later (sensors appear when the card wakes).
 
-Places in the record are the files' names; ``hwmon:`` stands before sensors, by their labels, and ``gpu_metrics:`` before
-fields of that table, in the units of the sensor files (thousandths of degrees, microwatts, hertz, microjoules).
+Places in the record are the names of files. ``hwmon:`` precedes the label of a sensor, ``gpu_metrics:`` a field of that table in the units
+of the sensor files (0.001 °C, microwatts, hertz, microjoules).
 
 Known traps:
 
 - Power is ``power1_average`` on older cards and ``power1_input`` on newer ones; a card has one or both.
-- The second die of an MI250 has a power, a cap and an energy counter of 0: those of the package are the first die's.
-- Cards since Navi carry a PCIe switch of their own, and the link that the GPU itself shows is the one inside the card, which is
-  always at its best. What matters is the link of the outermost bridge that carries AMD's GPU vendor id. Where no bridge can be read (in
-  a virtual machine, or a container without them) ``pp_dpm_pcie`` has that link.
-- ``ras/*_err_count`` is there for every block that the driver knows, and counts for those alone whose bit ``ras/features`` has: these
-  are added, as AMD's library does. Counts of other blocks are left over from before they were switched off. Without the mask all are
-  added; with a mask of 0 nothing counts errors.
+- The second die of an MI250 has a power, a cap and an energy counter of 0. The values of the package are those of the first die.
+- Cards since Navi contain a PCIe switch. The link of the GPU itself is inside the card and always at its best. The link that matters is
+  that of the outermost bridge with AMD's vendor id. If no bridge can be read (in a virtual machine, or a container without them),
+  ``pp_dpm_pcie`` has this link.
+- ``ras/*_err_count`` exists for every block that the driver knows, but counts only for blocks with a bit in ``ras/features``. Only these
+  are added, as in AMD's library; the counts of other blocks are left over from before they were switched off. Without the mask all are
+  added. With a mask of 0 nothing counts errors.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.topology import SupportedClocks
 
 PACE = 9.95
-"""Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""
+"""Seconds for which slow values are kept. Slightly below ten, so that a sampler that reads every second finds them outdated each ten
+seconds.
+"""
 TOGETHER = 0.05
-"""Seconds within which what is read of a card's partitions is read together, from one table."""
+"""Seconds within which the partitions of a card share one reading of the table."""
 
 FAST = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "mem_info_gtt_used")
 SLOW = ("mem_info_vram_total", "mem_info_gtt_total", "pcie_replay_count", "pp_mclk_od")
@@ -58,9 +60,9 @@ LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_
 FAST_SENSORS = re.compile(r"(temp\d+_input|power1_average|power1_input|pwm1|freq\d+_input|energy1_input)", re.ASCII)
 SLOW_SENSORS = re.compile(r"(temp\d+_(crit|emergency)|power1_cap)", re.ASCII)
 UNLABELLED = {"temp1": "edge", "freq1": "sclk", "freq2": "mclk"}
-"""What a sensor without a label is: the first temperature of a driver that labels none is the core's."""
+"""Labels of sensors without one. The first temperature of a driver without labels is the core's."""
 SHOWN = ("gpu_busy_percent", "mem_info_vram_total", "hwmon", "gpu_metrics")
-"""Of which every card has at least one; a container may show that a card is there, and nothing of it."""
+"""Every card has at least one of these files. A container may show the card's directory without them."""
 BRIDGE = "0x0604"
 NO_TABLE = Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
 _NO_VALUE = (Reason.NOT_SUPPORTED, "the kernel driver has no value for this card")
@@ -74,7 +76,7 @@ ERRORS = {
 
 _LEVEL = re.compile(r"^\s*\w+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _CLOCK = re.compile(r"^\s*\d+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
-"""The levels among them: the one of sleep has a letter."""
+"""Pattern of a clock level. The sleep level has a letter instead of a number and does not match."""
 NO_LEVELS = Unavailable(Reason.NOT_SUPPORTED, "pp_dpm_sclk and pp_dpm_mclk are not there")
 _STACK = re.compile(r"hwmon:hbm_?\d+", re.ASCII)
 _PCIE_LEVEL = re.compile(r"^\s*\d+\s*:\s*(\d+(?:\.\d+)?) *GT/s,\s*x(\d+)[^*\n]*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
@@ -83,12 +85,12 @@ _BLOCKS = (
     *("umc", "sdma", "gfx", "mmhub", "athub", "pcie_bif", "hdp", "xgmi_wafl", "df", "smn", "sem", "mp0", "mp1", "fuse", "mca", "vcn"),
     *("jpeg", "ih", "mpio", "mmsch"),
 )
-"""Blocks with error counters, in the order of the bits of ``ras/features``."""
+"""Blocks with error counters, in the order of their bits in ``ras/features``."""
 _RAS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
 
 
 def _fan(duty: object) -> Value:
-    """Convert a fan's speed to percent, from a duty of 255."""
+    """Return a fan's speed in percent from its duty (0 to 255)."""
     found = number(duty)
     return found if isinstance(found, Unavailable) else 100 * found / 255
 
@@ -140,15 +142,15 @@ CARDS, PARTITIONS = Table("sysfs", "gpu", FIELDS), Table("sysfs", "gpu", PARTITI
 
 
 class Card:
-    """The files of one card; shared by all its readers, which never read it at the same time, and by its partitions'.
+    """Files of a card, shared by its partitions and by all readers, which never read it at the same time.
 
     Args:
         address: Its PCI address.
-        files: Where descriptors are kept.
+        files: Keeps the files open.
         others: Addresses of the driver's other cards.
 
     Attributes:
-        address: The same.
+        address: Its PCI address.
     """
 
     def __init__(self, address: str, files: Files, others: Sequence[str] = ()) -> None:
@@ -166,38 +168,38 @@ class Card:
         self._latest: tuple[float, gpu_metrics.MetricsTable | Unavailable] = (-math.inf, NO_TABLE)
 
     def is_awake(self, progress: list[Any]) -> bool:
-        """Return whether it may be read without waking it.
+        """Return whether the card can be read without waking it.
 
         Raises:
-            SourceError: It is no longer there, or its driver let go of it (``device_lost``).
-            DriverGoneError: The driver let go of all cards.
+            SourceError: It no longer exists, or its driver released it (``device_lost``).
+            DriverGoneError: The driver released all cards.
         """
-        # What the PCI bus knows of a card (its link, whether it sleeps) stays when its driver is unloaded.
+        # Files of the PCI bus (link, power state) remain after the driver is unloaded, so the driver itself is checked.
         if not is_driven(self.address):
             if read_text(f"{self._base}/vendor") is None:
                 raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
             raise self._lost(f"{self.address} is no longer driven by its kernel driver")
-        # A kernel without power management has no such file.
+        # A kernel without power management does not have this file.
         return self._read("power/runtime_status", progress) not in ASLEEP
 
     def _lost(self, words: str) -> SourceError:
-        """Make the error for a card that the driver let go of; for a driver that is gone, where it let go of all others too."""
-        self._due = -math.inf  # when it is back, its sensors may have other numbers
+        """Return the error for a card that its driver released: of a lost card, or of a lost driver if all cards are released."""
+        self._due = -math.inf  # a card that returns may have other sensor numbers
         if any(map(is_driven, self._others)):
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
         return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
     def record(self, now: float, unified: bool, progress: list[Any], chosen: Chosen) -> DeviceRecord:
-        """Read what is due, and give all that is known.
+        """Read the files that are due and return the record with all values.
 
         Args:
-            now: The time.
+            now: Current time.
             unified: Whether the card shares the host's memory.
-            progress: Where each file that was read is noted.
-            chosen: Where each metric is read: the limits are those of the sensor of ``temp``.
+            progress: List for progress, extended after each file.
+            chosen: Where each metric is read. The temperature limits belong to the sensor of ``temp``.
 
         Raises:
-            SourceError: The driver no longer shows anything of it.
+            SourceError: The driver no longer shows any value of the card.
         """
         if now >= self._due:
             self._sensors = self._labels()
@@ -215,14 +217,14 @@ class Card:
             found |= {f"gpu_metrics:{name.lower()}": value for name, value in gpu_metrics.readings(table).items()}
         sensor = chosen.get("temp", ("", "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"))[1]
         found |= {f"hwmon:{limit}": found.get(f"{sensor}_{limit}") for limit in ("crit", "emergency")}
-        # Each stack of HBM may have a sensor: the hottest counts.
+        # Each stack of HBM may have a sensor. The hottest one is the memory's temperature.
         stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]
         found["hwmon:hbm"] = max((degrees for degrees in stacks if not isinstance(degrees, Unavailable)), default=None)
         memory = device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total", compute=self._compute)
         return DeviceRecord({**found, **self._link, **memory})
 
     def partition(self, node: TopologyNode, now: float, progress: list[Any]) -> DeviceRecord:
-        """Read one partition of it: its memory, and how busy its compute dies are on average."""
+        """Read a partition: its memory, and the mean utilisation of its compute dies."""
         used = read_text(f"{node.path}/mem_banks/0/used_memory")
         progress.append(node.path)
         table = self.table(now, progress)
@@ -232,13 +234,11 @@ class Card:
         return DeviceRecord({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
 
     def clocks(self, progress: list[Any]) -> SupportedClocks | Unavailable:
-        """Return the levels of its clocks.
-
-        Since Navi, and on Instincts, the cores' clock is a range: its ends, and between them, marked, the clock of now where it is neither
-        (``smu_v11_0``, ``smu_v13_0``). That one is no level.
-        """
+        """Return the levels of the card's clocks."""
         said = [self._read(name, progress) for name in ("pp_dpm_sclk", "pp_dpm_mclk")]
         graphics, memory = (_CLOCK.findall(each) if isinstance(each, str) else [] for each in said)
+        # Since Navi, and on Instincts, the core clock is a range: its two ends and, marked and between them, the
+        # current clock if it is neither (`smu_v11_0`, `smu_v13_0`). The current clock is no level.
         if len(graphics) == 3 and graphics[1][1]:
             del graphics[1]
         if not graphics and not memory:
@@ -247,7 +247,8 @@ class Card:
         return SupportedClocks(memory_mhz, graphics_mhz)
 
     def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.MetricsTable | Unavailable:
-        """Return ``gpu_metrics``, or why there is none; it is read once for all that is read together, if it need not be read anew."""
+        """Return ``gpu_metrics``, or why there is none. Values of one moment share a reading unless the caller wants a new one."""
+        # Partitions of one card are separate units, so several workers may come here at once.
         with self._reading:
             if anew or not 0 <= now - self._latest[0] < TOGETHER:
                 data = self._bytes("gpu_metrics", progress)
@@ -265,7 +266,7 @@ class Card:
             said = self._read(name, progress)
             if isinstance(said, Unavailable):
                 found |= {f"{name}:active": said, f"{name}:top": said}
-            # The level marked as active may be that of sleep (``S``).
+            # The active level may be the sleep level (`S`).
             levels = [(int(frequency) * 1_000_000, mark) for frequency, mark in _LEVEL.findall(said)] if isinstance(said, str) else []
             found |= {f"{name}:active": hertz for hertz, mark in levels if mark}
             if levels:
@@ -273,7 +274,7 @@ class Card:
         return found | self._read_errors(progress)
 
     def _read_errors(self, progress: list[Any]) -> dict[str, object]:
-        """Add the error counts of the blocks that count errors."""
+        """Return the sums of the error counts over the blocks that count errors."""
         files = [file for file in list_directory(f"{self._base}/ras") if file.endswith("_err_count")]
         said = self._read("ras/features", progress) if files else None
         mask = _FEATURES.match(said) if isinstance(said, str) else None
@@ -293,18 +294,18 @@ class Card:
         return dict(counts)
 
     def _read_link(self, progress: list[Any]) -> Mapping[str, object]:
-        """Read the link to the slot: that of the outermost bridge, else what the driver's table of levels says, else the card's own."""
+        """Return the link to the slot: that of the outermost bridge, else from the driver's table of levels, else the card's own."""
         port = outermost(self.address)
         said = self._read("pp_dpm_pcie", progress) if port is None else None
         levels = _PCIE_LEVEL.findall(said) if isinstance(said, str) else ()
         if not levels:
             return {file: read_text(f"{device_path(port or self.address)}/{file}") for file in LINK}
-        # Levels above the one in use may be marked with it, if they are the same link at other clocks.
+        # Several levels may be marked as active if they are the same link at different clocks.
         now, top = {(speed, width) for speed, width, mark in levels if mark}, max((float(speed), int(width)) for speed, width, _ in levels)
         return dict(zip(LINK, (*(now.pop() if len(now) == 1 else (None, None)), *top), strict=True))
 
     def _labels(self) -> dict[str, str]:
-        """Map the card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
+        """Return the paths of the card's sensor files by label: ``hwmon:edge`` is ``hwmon/hwmon3/temp1_input``."""
         found: dict[str, str] = {}
         for directory in list_directory(f"{self._base}/hwmon"):
             for file in list_directory(f"{self._base}/hwmon/{directory}"):
@@ -323,7 +324,7 @@ class Card:
         return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
 
     def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
-        """Return a file's content, why it cannot be read, or None when there is no such file."""
+        """Return a file's content, or why it cannot be read; None if the file does not exist."""
         if name not in self._kept:
             self._kept[name] = self._files.keep(f"{self._base}/{name}")
         try:
@@ -342,10 +343,10 @@ def _is_lost(said: object) -> bool:
 
 
 def outermost(address: str) -> str | None:
-    """Find the address of the bridge at the card's edge; the card's own where it has none, None where nothing above it can be read."""
+    """Return the address of the outermost bridge of the card; the card's own without one; None if nothing above it can be read."""
     try:
         parents = system_path(device_path(address)).resolve().parents
-    except (OSError, RuntimeError):  # a loop of links
+    except (OSError, RuntimeError):  # links form a loop
         return None
     found = None
     for parent in parents:
@@ -357,16 +358,16 @@ def outermost(address: str) -> str | None:
     return found
 
 
-# Identity, from what the kernel shows without waking a card
+# Identity, read without waking a card
 
 
 def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> DeviceIdentity:
-    """Identify one card.
+    """Return the identity of a card.
 
     Args:
-        number_: Its position among the cards, in the order of their addresses.
+        number_: Its position among the cards, ordered by address.
         address: Its PCI address.
-        nodes: What the compute driver knows.
+        nodes: GPUs of the compute driver's topology.
     """
 
     def said(file: str) -> str:
@@ -375,6 +376,7 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
     maker, unified = maker_of(address), bool(is_integrated(address))
     unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
     memory = None
+    # A sleeping card is not read. `InProcessDriver.identify_awake` adds its memory later.
     if not is_asleep(address):
         compute = compute_memory(address) if unified else None
         memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
@@ -387,7 +389,7 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
         pci_bus_id=address,
         serial=serial if serial.strip("0x") else "",
         architecture=next((node.architecture for node in nodes if node.address == address), ""),
-        # Of a driver that was installed apart from the kernel; the kernel's own has no version.
+        # Only a driver that was installed separately has a version; the kernel's own has none.
         driver_version=read_text(f"/sys/module/{link_name(f'{device_path(address)}/driver')}/version") or "",
         firmware=said("vbios_version"),
         part_number=said("product_number"),
@@ -397,13 +399,13 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
 
 
 def pools(address: str) -> tuple[str, ...]:
-    """Return the kinds of memory that a GPU uses which shares the host's."""
+    """Return the memory pools that a GPU uses which shares the host's memory."""
     totals = {kind: number(read_text(f"{device_path(address)}/mem_info_{kind}_total"), "B", "B") for kind in ("vram", "gtt")}
     return compute_pools(totals, compute_memory(address))
 
 
 def partition(parent: DeviceIdentity, node: TopologyNode) -> DeviceIdentity:
-    """Identify one partition of a card."""
+    """Return the identity of a partition of a card."""
     mode = text(read_text(f"{device_path(node.address)}/current_compute_partition"))
     return parent._replace(
         vendor_index=node.partition,
