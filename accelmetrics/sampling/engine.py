@@ -1,4 +1,4 @@
-"""One reading of all sources within a deadline: ask every source at once, wait, take the answers that have arrived.
+"""Reading all sources within a deadline: ask every source at once, wait, take the answers that have arrived.
 
 The sampler waits in short slices. After each slice it checks the busy workers: if a worker's call makes no progress, the worker is
 stuck and is abandoned, so that another worker can continue with the rest. Only time in which this thread ran as scheduled counts
@@ -213,7 +213,7 @@ class ThreadEngine:
             latch.count_down(thread)
 
     def close(self) -> None:
-        """Leave the sources, and close those that no other sampler uses."""
+        """Leave the sources. A source that no other sampler uses is closed."""
         with self._lock:
             readers = self.readers
             self._start_over()
@@ -283,7 +283,7 @@ class ThreadEngine:
                 self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
 
     def _begin_opening(self) -> list[ManagedSource]:
-        """Start opening the sources that are due, all at once. Return the sources whose opening starts now."""
+        """Start opening the sources that are due, all at once, and return them."""
         due = [source for reader in self.readers if (source := reader.source).is_due(self._forced)]
         if not due:  # as at nearly every reading of a machine on which some vendors are absent
             return []
@@ -424,7 +424,7 @@ class CallTimer(list[Any]):
 
 
 class SourceReader:
-    """One sampler's reader of one source.
+    """The reader of one source for one sampler.
 
     Attributes:
         source: The source.
@@ -599,7 +599,7 @@ class SourceReader:
                     pending.append(unit)
 
     def watch(self, seconds: float) -> bool:
-        """Count elapsed time, and give up units whose calls made no progress for too long.
+        """Count elapsed time, and give up each unit if its call made no progress for too long.
 
         The worker of such a call is abandoned, so that another can continue with the rest. Readers with more patience still wait.
 

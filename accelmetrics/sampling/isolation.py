@@ -94,7 +94,7 @@ class ChildAnswer(NamedTuple):
 
 
 class Channel:
-    """One end of the socket pair, for whole messages.
+    """An end of the socket pair, for whole messages.
 
     Args:
         end: The socket.
@@ -529,7 +529,7 @@ def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]
 
 
 def _detected(backends: Sequence[Backend]) -> dict[str, int]:
-    """Return the number of devices of each backend whose hardware is present; empty if detection does not end in time."""
+    """Return the number of devices of each backend with hardware here; empty if detection does not end in time."""
     found: dict[str, int] = {}
 
     def look() -> None:

@@ -265,7 +265,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     max_age: float = 0.0,
     topology: bool = False,
 ) -> Snapshot:
-    """Read everything once. The options are those of :class:`Sampler`; calls with equal options share one sampler.
+    """Read everything once, with the options of :class:`Sampler`. Calls with equal options share one sampler.
 
     ``max_age`` and ``topology`` are the arguments of :meth:`Sampler.sample`: the greatest age in seconds of a reading that may be
     returned again, and whether to include how the devices are connected.
@@ -298,9 +298,9 @@ def devices(  # noqa: PLR0913 - every option is a keyword with a default
     amd_source: str | None = None,
     clocks: bool = False,
 ) -> tuple[DeviceInfo, ...]:
-    """Return the devices, without reading any metric.
+    """Return the devices, without reading any metric, with the options of :class:`Sampler`.
 
-    The options are those of :class:`Sampler`; see :meth:`Sampler.devices`.
+    See :meth:`Sampler.devices`.
     """
     how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
     return _for_devices(backends, gpus, visible=visible, pid=pid, **how).devices(clocks)
@@ -317,7 +317,7 @@ def topology(
     isolation: Isolation = "thread",
     amd_source: str | None = None,
 ) -> Topology:
-    """Return how the devices are connected. The options are those of :class:`Sampler`; see :meth:`Sampler.topology`."""
+    """Return how the devices are connected, with the options of :class:`Sampler`; see :meth:`Sampler.topology`."""
     how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
     return _for_devices(backends, gpus, visible=visible, pid=pid, **how).topology()
 

@@ -63,7 +63,7 @@ _TYPES: dict[str, Any] = {
 
 
 class SharedRow(NamedTuple):
-    """One reading, as it was written.
+    """A reading, as it was written.
 
     Attributes:
         number: The row's number. Rows are counted from 1, across writers.

@@ -1,4 +1,4 @@
-"""Files in which one process writes records and others read them, without waiting for each other.
+"""Files that one process writes records to and others read from, without waiting for each other.
 
 A file has parts, and each part is a ring of slots of equal size. Records of a part are numbered from 1, and a record's number
 determines its slot. The first page contains the number of each part's newest record. Every record has a checksum, so a reader gets it

@@ -54,7 +54,7 @@ class KeyMapper:
 
     @property
     def keys(self) -> dict[str, None]:
-        """All keys that it knows, in order, except those of the watched process."""
+        """All keys that it knows, in order, except keys of the watched process."""
         owed = [self._prefix + name for name in (*self._owed, *(names[0] for names in self._asked))]
         given = [key for block, (keys, _) in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
         return dict.fromkeys((*owed, *self.reasons, *given))
@@ -135,7 +135,7 @@ class KeyMapper:
 
 
 def fault(reading: Reading) -> str:
-    """Return how a reading breaks the contract; empty if it does not. Called only for readings whose form has changed."""
+    """Return how a reading breaks the contract; empty if it does not. Called only after the form of readings has changed."""
     blocks: object = reading.blocks
     reasons: object = reading.unavailable
     if not isinstance(blocks, (list, tuple)) or not all(isinstance(block, Block) for block in blocks):

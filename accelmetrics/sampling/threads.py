@@ -190,7 +190,7 @@ class OnDemandThread:
 
 
 class WorkerThread(threading.Thread):
-    """One thread of a pool.
+    """A thread of a pool.
 
     Attributes:
         task: The task that another worker takes over if this one is abandoned; None if there is nothing to take over.
@@ -341,7 +341,7 @@ class WorkerPool:
                 again()
 
     def dismiss(self, worker: WorkerThread) -> bool:
-        """Return whether a worker may end. If not, an abandoned worker whose call has returned counts as a worker again."""
+        """Return whether a worker may end. If not, a worker that was abandoned but is back counts as a worker again."""
         with self.lock:
             self.stuck.discard(worker)
             worker.abandoned = False

@@ -1,1 +1,1 @@
-"""What a measurement is: the metric catalogue, reasons, errors, pydantic models, the snapshot. Knows no other room."""
+"""The model of measurements: metric catalogue, reasons, errors, snapshots, records, statistics. Imports no other room."""

@@ -1,4 +1,4 @@
-"""The statistics of one metric in bounded memory: count, extremes, mean over time, percentiles, time above a threshold."""
+"""Statistics of one metric in bounded memory: count, extremes, time-weighted mean, percentiles, time above a threshold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from math import isfinite
 from accelmetrics.schemas.summary import Summary
 
 DISTINCT = 512
-"""Different values up to which percentiles are exact."""
+"""Number of different values up to which percentiles are exact."""
 ACCURACY = 0.005
-"""Relative width of a cell after that: what percentiles may be off by."""
+"""Relative width of a bucket once there are more values: the largest error of a percentile."""
 MANY = 8
-"""Readings from which on they are taken together: below that it costs more."""
+"""Number of readings from which on they are added together. Below that, adding each one costs less."""
 RECENT = 256
-"""Readings that wait to be put into their cells: sorting many at once costs a tenth of it."""
+"""Readings that wait to be sorted into their buckets. Sorting many at once takes a tenth of the time."""
 _GROWTH = math.log1p(ACCURACY)
 _LARGEST = math.log(1.7e308)
 _HALF = _GROWTH / 2
@@ -30,15 +30,17 @@ _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 class Accumulator:
     """Statistics of one metric, in bounded memory.
 
-    Values are kept as they are, each once with how often and how long it was seen, until there are too many different ones.
-    From then on neighbours share a cell whose width is half a percent of the value. Least, largest, last and mean stay exact.
+    Up to 512 different values are kept, each with its count and its time. With more, neighbouring values share a bucket whose width
+    is half a percent of the value. Minimum, maximum, last value and mean stay exact.
+
+    A reading "stands" from its time until the next one; its value is weighted by that time.
 
     Args:
-        waits: Whether its first reading will stand from the window's beginning on.
-        timed: Whether it is kept how long each value stood, for :meth:`seconds_above`; without it readings cost half as much.
+        waits: Whether the first reading will stand from the window's beginning on.
+        timed: Whether to keep the time of each value, for :meth:`seconds_above`. Without it, readings cost half as much.
 
     Attributes:
-        count: Readings taken.
+        count: The number of readings.
         last: The last reading; 0 before the first.
         stands: Whether the last reading stands until the next one.
         waits: Whether the first reading will stand from the window's beginning on.
@@ -66,12 +68,12 @@ class Accumulator:
     def __init__(self, waits: bool = False, timed: bool = True) -> None:
         self.count = 0
         self.last = 0.0
-        # Side by side, in the order of the values: 24 bytes a cell, where a dict of pairs takes ten times that. There are none
-        # until there is a second value: most metrics do not change for long.
+        # Parallel arrays in the order of the values: 24 bytes a bucket, a tenth of a dict of pairs. They are empty until there is a
+        # second value, since most metrics do not change for long.
         self._cells: array[float] = _NO_NUMBERS
         self._times: array[int] = _NO_COUNTS
         self._spans: array[float] = _NO_NUMBERS
-        # Readings that are not in their cells yet, and how long each stood.
+        # Readings not yet sorted into their buckets, and the time of each.
         self._recent: array[float] = _NO_NUMBERS
         self._stood: array[float] = _NO_NUMBERS
         self._coarse = self.stands = False
@@ -80,7 +82,7 @@ class Accumulator:
         self._min, self._max = math.inf, -math.inf
 
     def __deepcopy__(self, memo: object) -> Accumulator:
-        """Return an independent copy; a tenth of the time of a general one."""
+        """Return an independent copy, in a tenth of the time of a generic one."""
         twin = Accumulator.__new__(Accumulator)
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -90,13 +92,13 @@ class Accumulator:
         return twin
 
     def following(self) -> Accumulator:
-        """Return the statistics from here on: none yet, and the last reading stands where it does now."""
+        """Return new statistics that begin here: without readings, but the last reading still stands."""
         found = Accumulator(timed=self._timed)
         found.last, found.stands = self.last, self.stands
         return found
 
     def add(self, value: float, seconds: float, times: int = 1) -> None:
-        """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
+        """Add a reading that stands for this many seconds, or several equal readings that stand for them together."""
         if value != self.last and not self._cells and (self.count or self._seconds):
             self._vary()
         if self._cells:
@@ -112,7 +114,7 @@ class Accumulator:
             self._max = value
 
     def hold(self, seconds: float) -> None:
-        """Let the last reading stand for so much longer; there must have been one."""
+        """Extend the time of the last reading. There must have been one."""
         if seconds:
             if self._cells:
                 self._put(self.last, 0, seconds)
@@ -120,19 +122,19 @@ class Accumulator:
             self._weighted += self.last * seconds
 
     def fold(self, values: array[float], after: Sequence[float], spent: float, lead: float = 0.0, age: float = 0.0) -> None:
-        """Take the values of rows between which nothing was left out.
+        """Add the values of consecutive rows.
 
         Args:
-            values: Infinity where the last reading was served again, NaN where there was none.
+            values: The values; infinity if the last reading was served again, NaN if there was none.
             after: Seconds from each row to the next one; 0 after the last.
-            spent: The sum of these, which is the same for all metrics.
-            lead: Seconds from the row before them to the first one; 0 where something was left out there.
+            spent: The sum of ``after``, passed in because it is the same for all metrics.
+            lead: Seconds from the row before them to the first one; 0 if something was left out between these.
             age: Seconds from the window's beginning to the first row.
         """
         if self.stands:
             self.hold(lead)
         first, packed = values[0], values.tobytes()
-        if isfinite(first) and packed == packed[:8] * len(values):  # most metrics do not change for a while
+        if isfinite(first) and packed == packed[:8] * len(values):  # all equal: the usual case
             self.add(first, spent + age if self.waits else spent, len(values))
             self.stands, self.waits = True, False
         elif len(values) < MANY or not isfinite(sum(values)):
@@ -141,18 +143,20 @@ class Accumulator:
             self._take_all(values, after, spent, age)
 
     def lose(self, seconds: float = 0.0) -> None:
-        """End what stands, after so many seconds more: nothing is known until the next reading."""
+        """End the last reading after this many more seconds: the value is unknown until the next reading."""
         if self.stands:
             self.hold(seconds)
         self.stands = self.waits = False
 
     def close(self, value: float, seconds: float, duration: float) -> None:
-        """Take the reading after the window's end: what stands did so until then, and a metric without any reading has this one.
+        """Add the reading after the window's end.
+
+        It extends the last reading to the end. It is the window's only reading if there was none.
 
         Args:
             value: The reading.
-            seconds: From the last row to the window's end.
-            duration: The whole window's.
+            seconds: Seconds from the last row to the window's end.
+            duration: Seconds of the whole window.
         """
         if not self.count and isfinite(value):
             self.add(value, duration if self.waits else 0.0)
@@ -160,34 +164,37 @@ class Accumulator:
             self.hold(seconds)
 
     def summary(self) -> Summary:
-        """Return the statistics of what was taken so far; there must have been a reading."""
+        """Return the statistics so far. There must have been a reading."""
         only = self._max
-        if only == self._min:  # as of most metrics
+        if only == self._min:  # the value never changed: the usual case
             return Summary(self.count, only, only, only, only, only, only, only, self._seconds)
         mean = self._weighted / self._seconds if self._seconds > 0 else self._plain / self.count
-        # The sum of equal values divided by their time may miss them by a rounding.
+        # By rounding, the mean of nearly equal values may lie just outside of them.
         mean = self._clipped(mean)
         p50, p95, p99 = self.quantiles(50, 95, 99) if self._cells else (self._max,) * 3
         return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
 
     def quantiles(self, *percents: int) -> list[float]:
-        """Return what so many percent of the readings do not exceed; there must have been a reading."""
+        """Return, for each percentage, the smallest value that this share of the readings does not exceed.
+
+        There must have been a reading.
+        """
         if not self._cells:
             return [self._max] * len(percents)
         self.sort_in()
         ranks = list(accumulate(self._times))
-        # In whole numbers: 0.95 times 180 is more than 171.
+        # Integer arithmetic: as floats, 0.95 * 180 is more than 171.
         return [self._clipped(self._cells[bisect_left(ranks, -(-percent * self.count // 100))]) for percent in percents]
 
     def cells(self) -> list[tuple[float, int]]:
-        """Return the values, rising, each with how often it was read; within half a percent where there are many."""
+        """Return the values in rising order, each with its count; within half a percent if there are many values."""
         if not self._cells:
             return [(self._max, self.count)] if self.count else []
         self.sort_in()
         return [(self._clipped(cell), times) for cell, times in zip(self._cells, self._times, strict=True) if times]
 
     def seconds_above(self, threshold: float) -> float | None:
-        """Return for how long the value was above a threshold; None where that is not kept."""
+        """Return for how many seconds the value was above a threshold; None if times are not kept."""
         if not self._timed:
             return None
         if not self._cells:
@@ -196,13 +203,13 @@ class Accumulator:
         return sum((seconds for cell, seconds in zip(self._cells, self._spans, strict=True) if self._clipped(cell) > threshold), 0.0)
 
     def sort_in(self) -> None:
-        """Put the recent readings into their cells; asking for anything does it too."""
+        """Sort the recent readings into their buckets. Every query does this first."""
         if self._recent:
             self._insert(self._recent, None, self._stood)
             self._recent = self._stood = _NO_NUMBERS
 
     def _take_each(self, values: Iterable[float], after: Iterable[float], age: float) -> None:
-        """Take values of which some may be no readings, one after another: what all other ways of folding come to."""
+        """Add values one after another; some may be no readings. This is the reference that faster paths must agree with."""
         for value, seconds in zip(values, after, strict=True):
             if isfinite(value):
                 self.add(value, seconds + age if self.waits else seconds)
@@ -214,13 +221,13 @@ class Accumulator:
             age += seconds
 
     def _take_all(self, values: array[float], seconds: Sequence[float], spent: float, age: float) -> None:
-        """Take readings, each of which stands for so many seconds: a tenth of the time of taking each alone.
+        """Add readings with the time of each, in a tenth of the time of adding them one by one.
 
         Args:
             values: The readings.
-            seconds: For how long each stands.
-            spent: The sum of these.
-            age: The seconds from the window's beginning to the first.
+            seconds: The time of each.
+            spent: The sum of ``seconds``.
+            age: Seconds from the window's beginning to the first reading.
         """
         if self.waits:
             seconds, spent = [seconds[0] + age, *seconds[1:]], spent + age
@@ -243,7 +250,7 @@ class Accumulator:
             self.sort_in()
 
     def _vary(self) -> None:
-        """Have cells from now on: the values differ."""
+        """Start using buckets, because a second value has come."""
         if not self._cells:
             self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
 
@@ -251,7 +258,7 @@ class Accumulator:
         return min(max(value, self._min), self._max)
 
     def _put(self, value: float, times: int, seconds: float) -> None:
-        """Count a value in its cell."""
+        """Count a value in its bucket."""
         cell = self._cell(value)
         position = bisect_left(self._cells, cell)
         if position < len(self._cells) and self._cells[position] == cell:
@@ -264,8 +271,8 @@ class Accumulator:
         self._share_if_many()
 
     def _insert(self, values: Sequence[float], times: Iterable[int] | None, seconds: Iterable[float]) -> None:
-        """Count many values in their cells, each once where nothing else is said."""
-        if times is None and not self._coarse and len(set(values)) > DISTINCT:  # they would have a cell each for a moment
+        """Count many values in their buckets, each value once if ``times`` is None."""
+        if times is None and not self._coarse and len(set(values)) > DISTINCT:  # else each value has a bucket for a moment
             self._share_cells()
             self._insert(values, times, seconds)
             return
@@ -282,7 +289,7 @@ class Accumulator:
                 stood[name] += spent
         if 2 * len(counted) < len(self._cells):
             for cell, number in counted.items():
-                self._put(cell, number, stood[cell])  # which may have them share cells from here on
+                self._put(cell, number, stood[cell])  # may make values share buckets from here on
             return
         all_times, all_spans = dict(zip(self._cells, self._times, strict=True)), dict(zip(self._cells, self._spans, strict=True))
         for cell, number in counted.items():
@@ -294,7 +301,10 @@ class Accumulator:
         self._share_if_many()
 
     def _cell(self, value: float) -> float:
-        """Return what stands for a value: itself, or the middle of a cell: cells grow with the value, and 0 has its own."""
+        """Return the histogram bucket of a value: the value itself, or the midpoint of its logarithmic bucket.
+
+        0 has its own bucket.
+        """
         if not self._coarse or not value:
             return value
         return math.copysign(math.exp(min((math.log(abs(value)) + _HALF) // _GROWTH * _GROWTH, _LARGEST)), value)
@@ -304,7 +314,7 @@ class Accumulator:
             self._share_cells()
 
     def _share_cells(self) -> None:
-        """Have neighbours share cells from now on: there are too many values."""
+        """Make neighbouring values share buckets from now on, because there are too many values."""
         held = self._cells, self._times, self._spans
         self._cells, self._times, self._spans = array("d"), array("q"), array("d")
         self._coarse = True

@@ -1,7 +1,7 @@
-"""Why a value is missing, and every error that accelmetrics raises on purpose.
+"""The reasons for missing values, and every error that accelmetrics raises on purpose.
 
 A value that the hardware did not give is absent from ``metrics`` and present in ``unavailable`` with a :class:`Reason`. Documents
-written by a newer release may carry reasons that this list does not have: readers accept any string.
+written by a newer release may carry reasons that are unknown here: readers accept any string.
 
 ::
 
@@ -10,9 +10,9 @@ written by a newer release may carry reasons that this list does not have: reade
     ├── InvalidOptionError         an option whose value cannot be used (also a ValueError)
     ├── MissingDependencyError     an optional package is not installed; the message holds the command (also an ImportError)
     ├── DocumentError              text that is not an accelmetrics document (also a ValueError)
-    └── SourceError                a source could not be opened or read; raised by backends, seen by users as a reason
-        ├── DriverGoneError        the driver went away: the source is closed and opened again, with back-off
-        └── PartitionRemovedError  a partition was removed on purpose: it leaves the list of devices
+    └── SourceError                a source could not be opened or read; raised by backends, seen by users as a reason ├──
+        DriverGoneError        the driver went away: the source is closed and opened again, with back-off └── PartitionRemovedError  a
+        partition was removed on purpose: it leaves the list of devices
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from accelmetrics.schemas.text import LONGEST_SHOWN, shown
 
 
 class Reason(str, Enum):
-    """The reasons this release gives. Members are strings: ``Reason.TIMED_OUT == "timed_out"``."""
+    """The reasons of this release. Members are strings: ``Reason.TIMED_OUT == "timed_out"``."""
 
     NOT_SUPPORTED = "not_supported"
     """This device, driver or tool does not have the value, and asking again will not change that."""
@@ -63,7 +63,7 @@ class Reason(str, Enum):
 
 
 IN_ORDER = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NEEDS_INTERVAL})
-"""Reasons that say nothing against the device: one that gives no value for these alone is as it should be."""
+"""Reasons that do not indicate a fault. A device that lacks values only for these reasons is healthy."""
 WORDS: Mapping[str, str] = {
     Reason.NOT_SUPPORTED: "n/a",
     Reason.NO_PERMISSION: "no right",
@@ -79,7 +79,7 @@ WORDS: Mapping[str, str] = {
     Reason.RESET_REQUIRED: "reset due",
     Reason.INVALID_VALUE: "bad value",
 }
-"""How every surface says in place of a value why it is missing."""
+"""The word that every view shows in place of a missing value."""
 ADVICE: Mapping[str, str] = {
     Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
     Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",
@@ -88,13 +88,13 @@ ADVICE: Mapping[str, str] = {
     Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
     Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",
 }
-"""What to do where neither detection nor the driver says it."""
+"""Advice for reasons without advice from detection or the driver."""
 
 
 class Unavailable(NamedTuple):
-    """One missing value: the reason (a :class:`Reason`, or a string from a newer release) and what exactly was said.
+    """A missing value: the reason (a :class:`Reason`, or a string from a newer release) and the source's own message.
 
-    ``detail`` holds no number that may differ at each reading: readings with the same reasons share a header.
+    ``detail`` must not contain numbers that change from reading to reading: readings with equal reasons share a header.
     """
 
     reason: str
@@ -103,19 +103,22 @@ class Unavailable(NamedTuple):
 
 _NAME_AND_PASSWORD = re.compile(r"(?<=://)\S*(?=@)|[^\s:/@'\"(]+:(?!\S*://)[^\s/]\S*(?=@)")
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|HEADERS)$")
-"""How the names of variables end that hold a secret: WANDB_API_KEY, MLFLOW_TRACKING_PASSWORD."""
+"""Endings of names of variables that hold a secret: WANDB_API_KEY, MLFLOW_TRACKING_PASSWORD."""
 SHORTEST_SECRET = 8
-"""Characters below which a variable's value is taken for no secret: it may be part of any word."""
+"""Shortest value, in characters, that is treated as a secret. A shorter one may be part of any word."""
 HIDDEN = "***"
 
 
 def without_passwords(text: str) -> str:
-    """Return a text with what stands before the ``@`` of an address left out, where that may be a name and a password."""
+    """Return a text with names and passwords in addresses (before the ``@``) masked."""
     return _NAME_AND_PASSWORD.sub(HIDDEN, text) if "@" in text else text
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without passwords in addresses, and without what variables of the environment hold that are secret by their names."""
+    """Return a text with passwords in addresses masked, and with values of secret environment variables masked.
+
+    A variable is secret if its name says so (``_SECRET``).
+    """
     for name in list(os.environ):
         value = os.environ.get(name, "")  # another thread may have removed it
         if _SECRET.search(name) and len(value) >= SHORTEST_SECRET:
@@ -124,14 +127,14 @@ def without_secrets(text: str) -> str:
 
 
 class AccelMetricsError(Exception):
-    """The root of the tree.
+    """The base class of all errors of this package.
 
     Args:
-        message: What is wrong, in words; a password in an address is left out.
-        backend: The backend concerned, if one is.
-        device: The device concerned (a key such as ``gpu.0``), if one is.
-        reason: The reason under which values go missing because of this.
-        advice: What the reader can do about it.
+        message: The error in words. Passwords in addresses are masked.
+        backend: The backend concerned, if any.
+        device: The device concerned (its key, for example ``gpu.0``), if any.
+        reason: The reason of the values that are missing because of this error.
+        advice: Advice for the user.
     """
 
     def __init__(self, message: str, *, backend: str = "", device: str = "", reason: str = "", advice: str = "") -> None:
@@ -149,13 +152,13 @@ class AccelMetricsError(Exception):
 
 
 class UnknownNameError(AccelMetricsError, ValueError):
-    """Something was asked for by a name that does not exist; the message lists what there is, and suggests the nearest."""
+    """A name does not exist. The message lists the known names and suggests the nearest."""
 
     LISTED = 40
-    """Names that a message lists at most."""
+    """Most names that a message lists."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        import difflib  # a millisecond, spent on mistakes alone
+        import difflib  # takes a millisecond, so it is imported only for an error
 
         choices = list(dict.fromkeys(known))
         near = difflib.get_close_matches(name, choices, n=1) if len(name) <= LONGEST_SHOWN else []
@@ -166,11 +169,11 @@ class UnknownNameError(AccelMetricsError, ValueError):
 
 
 class InvalidOptionError(AccelMetricsError, ValueError):
-    """An option has a value that cannot be used; the message names the option, the value and what is allowed."""
+    """An option has an invalid value. The message names the option, the value and the valid values."""
 
 
 class MissingDependencyError(AccelMetricsError, ImportError):
-    """A package that an extra brings is not installed."""
+    """A package of an optional extra is not installed. The message contains the command that installs it."""
 
     def __init__(self, package: str, extra: str, *, backend: str = "") -> None:
         command = f"pip install 'accelmetrics[{extra}]'"
@@ -180,33 +183,31 @@ class MissingDependencyError(AccelMetricsError, ImportError):
 
 
 class DocumentError(AccelMetricsError, ValueError):
-    """A text that should be an accelmetrics document is not; the message says where it departs."""
+    """A text is not an accelmetrics document. The message says where it deviates."""
 
 
 class SourceError(AccelMetricsError):
-    """A source could not be opened or read. ``reason`` becomes the reason of every value that it would have given."""
+    """A source could not be opened or read. ``reason`` becomes the reason of all values that it would have given."""
 
     def __init__(self, reason: str, message: str, *, backend: str = "", device: str = "", advice: str = "") -> None:
         super().__init__(message, backend=backend, device=device, reason=reason, advice=advice)
 
     @property
     def unavailable(self) -> Unavailable:
-        """The same, as it stands in ``snapshot.unavailable``."""
+        """The reason and the message, as an entry of ``snapshot.unavailable``."""
         return Unavailable(self.reason, self.message)
 
 
 class DriverGoneError(SourceError):
-    """The driver went away (unloaded, reset, updated). Raised by a reading, it makes the source close and reopen."""
+    """The driver went away (unloaded, reset, updated). Raised by a reading, it makes the source close and open again."""
 
 
 class PartitionRemovedError(SourceError):
-    """A partition was removed on purpose, as its device says. It is off the list until a reading gives something of it again."""
+    """A partition was removed on purpose, according to its device. It is listed again once a reading gives a value of it."""
 
 
 def require(module: str, extra: str, package: str = "") -> Any:
-    """Import a module of a package that an extra brings.
-
-    A directory without code that happens to bear the name, as W&B makes one called ``wandb``, is not the package.
+    """Import a module of a package that an optional extra installs.
 
     Raises:
         MissingDependencyError: The package is not installed.
@@ -215,6 +216,8 @@ def require(module: str, extra: str, package: str = "") -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError:
         found = None
+    # A directory without code may have the package's name (W&B creates one called ``wandb``): it imports as a namespace
+    # package without a file.
     if found is None or getattr(found, "__file__", None) is None:
         raise MissingDependencyError(package or module.partition(".")[0], extra) from None
     return found

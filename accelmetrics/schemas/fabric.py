@@ -1,13 +1,13 @@
-"""What is wrong with a GPU's place in the fabric of NVLink switches, in words."""
+"""Faults of a GPU's connection to the fabric of NVLink switches, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 UNHEALTHY = 2
-"""``fabricHealthSummary`` of a GPU that cannot be relied on; 1 is healthy, 3 limited capacity."""
+"""``fabricHealthSummary`` of a GPU that is not reliable. 1 is healthy, 3 is limited capacity."""
 RIGHT = 1
-"""``fabricHealth.incorrectConfiguration`` of a GPU that is configured as it should be."""
+"""``fabricHealth.incorrectConfiguration`` of a correctly configured GPU."""
 INCORRECT = {
     2: "wrong GUID of the system",
     3: "wrong serial number of the chassis",
@@ -17,17 +17,20 @@ INCORRECT = {
     7: "invalid location",
     8: "invalid state of the GPU",
 }
-"""By ``fabricHealth.incorrectConfiguration``."""
+"""Words for the other values of ``fabricHealth.incorrectConfiguration``."""
 
 RECOVERIES = {
     "fabricHealth.routeRecovery": "a route is being recovered",
     "fabricHealth.accessTimeoutRecovery": "it recovers from an access that timed out",
 }
-"""What may pass by itself, and is told where nothing else makes the GPU unhealthy."""
+"""Temporary states. They are reported only if nothing else explains that the GPU is unhealthy."""
 
 
 def fabric_faults(values: Mapping[str, float]) -> list[str]:
-    """Return what keeps a GPU from using the fabric, by its metrics: a faulty route, a wrong configuration, or no more than that."""
+    """Return the faults that keep a GPU from using the fabric, from its metrics.
+
+    They are a faulty route and a wrong configuration; without these, temporary states of an unhealthy GPU.
+    """
     faults = ["route unhealthy"] if values.get("fabricHealth.routeUnhealthy") else []
     configuration = values.get("fabricHealth.incorrectConfiguration", RIGHT)
     if configuration != RIGHT:

@@ -1,4 +1,4 @@
-"""A dict for several receivers."""
+"""A read-only dict, for data that several receivers share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ V = TypeVar("V")
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that raises on writing, since others hold it too. Its copies and what it pickles to are plain dicts."""
+    """A dict that raises on writing, because several receivers share it. Copies and pickles of it are plain dicts."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker knows it as a dict
+    if not TYPE_CHECKING:  # for a type checker it is a plain dict
 
         def _refuse(self, *_: object, **__: object) -> NoReturn:
             raise TypeError("this is what others were given too, and cannot be changed: dict(...) of it is a copy of your own")
@@ -26,5 +26,5 @@ class FrozenDict(dict[K, V]):
 
 
 def frozen(given: Mapping[K, V] | None) -> FrozenDict[K, V]:
-    """Return a mapping as a dict that raises on writing: itself where it is one already."""
+    """Return a mapping as a ``FrozenDict``: the mapping itself if it is one already."""
     return given if isinstance(given, FrozenDict) else FrozenDict(given or {})

@@ -1,4 +1,4 @@
-"""One URL over HTTP, by httpx: what exporters post to, and what endpoints of metrics are read from."""
+"""An HTTP client for one URL, on httpx: exporters post to it, endpoints of metrics are read with it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_ANSWER = 65536
-"""Bytes of an answer that are read unless more are asked for: enough for any error message."""
+"""Default limit of an answer in bytes: enough for any error message."""
 MAX_WORDS = 300
 
 PemFiles = tuple[str | None, str | None, str | None]
-"""Paths of PEM files for a client: authorities, its certificate, its key. None: the system's authorities, no certificate of our own."""
+"""Paths of PEM files: certificate authorities, client certificate, client key. None: the system's authorities, no client
+certificate."""
 
 
 def words(text: str | bytes) -> str:
-    """Return a peer's answer as one line of a message, cut to a readable length; ``no details`` where it says nothing."""
+    """Return a server's answer as one line for a message, cut to a readable length; ``no details`` if it is empty."""
     text = text if isinstance(text, str) else text.decode("utf-8", "replace")
     return clipped(" ".join(text.split()), MAX_WORDS) or "no details"
 
 
 class HttpClient:
-    """One URL that is asked or posted to. Redirects are not followed: a request goes where it was told to, or nowhere.
+    """A client for one URL. Redirects are not followed, so that a request never goes to another address.
 
     Args:
-        url: Where to. A name and password in it are sent as basic authentication and shown nowhere.
+        url: The URL. A name and password in it are sent as basic authentication and never shown.
         timeout: Seconds for each step, and for the whole answer.
-        extra: The extra that brings httpx.
-        headers: Of every request.
-        files: For TLS.
-        largest: Bytes of an answer that are read.
+        extra: The extra that installs httpx.
+        headers: Headers of every request.
+        files: Files for TLS.
+        largest: Most bytes of an answer to read.
 
     Attributes:
-        url: Where to, secrets and all.
+        url: The URL, with its secrets.
 
     Raises:
-        InvalidOptionError: The URL is none.
+        InvalidOptionError: The URL is invalid.
         MissingDependencyError: httpx is not installed.
     """
 
@@ -58,7 +59,7 @@ class HttpClient:
         try:
             self.url: httpx.URL = self._httpx.URL(url)
         except self._httpx.InvalidURL as error:
-            why = "is its password percent-encoded?" if "@" in url else str(error)  # which may hold a part of the password
+            why = "is its password percent-encoded?" if "@" in url else str(error)  # the error may contain a part of the password
             raise InvalidOptionError(f"{extra}: the address cannot be read: {why}") from None
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise InvalidOptionError(f"{extra}: {self.shown!r} is no http:// or https:// address")
@@ -70,11 +71,11 @@ class HttpClient:
 
     @property
     def shown(self) -> str:
-        """The address as it may be shown: without a password, or the query, which may hold one."""
+        """The address to show: without a password, and without the query, since that may contain one."""
         return str(self.url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def open(self) -> None:
-        """Read the certificates. Nothing is sent.
+        """Load the certificates and create the client. Nothing is sent.
 
         Raises:
             OSError: A file cannot be read.
@@ -85,24 +86,25 @@ class HttpClient:
         context = ssl.create_default_context(cafile=authorities) if authorities or certificate else None
         if context is not None and certificate:
             context.load_cert_chain(certificate, key)
-        # Not compressed: a small answer could have any size then.
+        # No compression: a small compressed answer could expand to any size.
         headers = {"accept-encoding": "identity", **self._headers}
         self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
 
     def ask(self, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str, bytes]:
-        """Send a request, and wait for the answer. A server that drips is not waited for longer than one that is silent.
+        """Send a request and wait for the answer.
 
         Returns:
-            The status, the content type in lower case without parameters, and the beginning of the body, as much as the client reads.
+            The status, the content type (lower case, without parameters), and the body, cut to the limit.
 
         Raises:
-            ConnectionError: The server is away, or broke off.
+            ConnectionError: The server cannot be reached, or closed the connection.
             TimeoutError: It did not answer in time.
         """
         assert self._client is not None
         said = bytearray()
         try:
             with self._client.stream(method, self.url, content=body, headers=headers) as response:
+                # httpx limits each read. This limits the whole answer, since a server may send a byte now and then.
                 due = time.monotonic() + self._timeout
                 for chunk in response.iter_raw():
                     said += chunk
@@ -118,7 +120,7 @@ class HttpClient:
         return response.status_code, kind, bytes(said[: self._largest])
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -1,8 +1,8 @@
-"""The most and the least that options take, wherever they are given."""
+"""Limits of options, the same wherever an option is given."""
 
 from __future__ import annotations
 
 MAX_SECONDS = 1_000_000.0
-"""Eleven days: within what every platform's clocks take."""
+"""About eleven days: all platforms' clocks accept that."""
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
-"""Seconds between two readings of a monitor."""
+"""Limits, in seconds, of the interval between two readings of a monitor."""

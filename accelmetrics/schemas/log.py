@@ -1,4 +1,4 @@
-"""The package's logger. A program that set up no logging sees none of its lines: they are for programs that ask for them."""
+"""The package's logger. Its messages appear only in programs that set up logging."""
 
 import logging
 

@@ -1,9 +1,10 @@
-"""``NamedTuple`` as :mod:`typing` has it, made without looking at what the annotations say.
+"""``NamedTuple`` like the one of :mod:`typing`, created without evaluating annotations.
 
-``typing`` compiles each annotation that is text, as all of this package are. For some fifty named tuples that is an eighth of the time
-that a first reading takes. The classes are those of :func:`collections.namedtuple` in both cases, and annotations remain to be asked for.
+``typing`` compiles each annotation that is text, and all annotations of this package are. For about fifty named tuples that takes an
+eighth of the time of a first reading. Both make classes of :func:`collections.namedtuple` and keep the annotations.
 
-A module that makes one begins with ``from __future__ import annotations``: Python 3.14 keeps no others in the namespace of a class.
+A module that uses it begins with ``from __future__ import annotations``, since Python 3.14 keeps no other annotations in the
+namespace of a class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     class _Maker(type):
-        """Makes a class that is written with ``NamedTuple`` as its base."""
+        """The metaclass that turns a class statement with ``NamedTuple`` as its base into a named tuple."""
 
         def __new__(cls, name, bases, namespace):
             fields = namespace.pop("__annotations__", {})
