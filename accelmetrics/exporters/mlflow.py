@@ -1,4 +1,4 @@
-"""MLflow: the system metrics of a run, where MLflow shows its own."""
+"""Exporter to MLflow. MLflow shows the measured values as system metrics of a run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from mlflow.exceptions import MlflowException
 
 BATCH = 1000
-"""Metrics that MLflow takes at once."""
+"""Maximum number of metrics that MLflow accepts in one request."""
 TAGS = "accelmetrics."
-"""Before the name of a label that becomes a tag of the run."""
+"""Prefix of the run's tags that hold labels."""
 MAX_NAME = 250
 DEFAULT_EXPERIMENT = "0"
 PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"})
-"""MLflow's codes for a server that is away, overloaded or restarting; the others say that the request itself is wrong."""
+"""MLflow's codes for a server that is unreachable, overloaded or restarting. Other codes mean that the request itself is wrong."""
 UNKNOWN = "INTERNAL_ERROR"
-"""MLflow's code for everything else: a connection that failed, a full disk, and also a value that no store can hold."""
+"""MLflow's code for all other errors: a failed connection or a full disk, but also a value that the store cannot hold."""
 
 _REFUSED = re.compile(r"[^/\w.\- ]" if os.name == "nt" else r"[^/\w.\- :]")
 
@@ -37,16 +37,15 @@ _REFUSED = re.compile(r"[^/\w.\- ]" if os.name == "nt" else r"[^/\w.\- :]")
 class MlflowExporter(Tracker):
     """Logs to an MLflow run.
 
-    Into the run that is named; else the one that is active where the exporter is made (MLflow keeps it for each thread), or
-    that ``MLFLOW_RUN_ID`` names; else one of ours. What is measured stands under ``system/``, which MLflow shows as system
-    metrics, at steps that are whole seconds since the run began; what the program logged to the monitor stands under its own
-    names at its own steps.
+    The run is, in this order: ``run_id``; the run that is active on the thread that creates the exporter; the run in ``MLFLOW_RUN_ID``;
+    a new run. Measured values are logged under ``system/``, which MLflow shows as system metrics; their step is the number of whole seconds
+    since the run began. Numbers that the program logged to the monitor keep their names and steps.
 
     Args:
-        run_id: The run to log into.
-        tracking_uri: Where MLflow keeps it; what MLflow is configured to use unless given.
-        experiment: Begin a run of ours in this experiment, made if need be.
-        run_name: Begin a run of ours with this name.
+        run_id: The run to log to.
+        tracking_uri: The tracking server or store; by default the one that MLflow is configured with.
+        experiment: Begin a new run in this experiment, which is created if it does not exist.
+        run_name: Begin a new run with this name.
         prefix: Prefix of every measured key.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
@@ -80,15 +79,16 @@ class MlflowExporter(Tracker):
         self._named = run_id
         self._run_id = ""
         self._client: Any = None
+        # The record being delivered, and how many of its metrics have arrived: a retry continues after these.
         self._offered: Record | None = None
         self._delivered = 0
 
     def open(self) -> None:
-        """Join the run, or begin one.
+        """Find the run, or begin a new one.
 
         Raises:
-            ConnectionError: The tracking server is away.
-            RejectedError: There is no such run, or MLflow refused.
+            ConnectionError: The tracking server is unreachable.
+            RejectedError: The run does not exist, or MLflow refused the request.
         """
         from mlflow.tracking.context.registry import resolve_tags
 
@@ -108,11 +108,11 @@ class MlflowExporter(Tracker):
         self._labels = {}
 
     def export(self, record: Record) -> None:
-        """Log one record. One that is offered again goes on behind the last batch that arrived.
+        """Log one record. A retry continues after the last batch that arrived.
 
         Raises:
-            ConnectionError: The tracking server is away, or the disk of a database is full.
-            RejectedError: MLflow refused.
+            ConnectionError: The tracking server is unreachable, or the disk of a database is full.
+            RejectedError: MLflow refused the request.
         """
         from mlflow.entities import Metric, RunTag
 
@@ -136,10 +136,10 @@ class MlflowExporter(Tracker):
         self._offered = None
 
     def close(self) -> None:
-        """End the run if it is ours; the program's goes on.
+        """End a run that this exporter began. The program's run continues.
 
         Raises:
-            ConnectionError: MLflow is away: the run stays open there.
+            ConnectionError: The tracking server is unreachable: the run stays open there.
         """
         run_id, self._run_id = self._run_id, ""
         if run_id and not self._named:
@@ -150,10 +150,11 @@ class MlflowExporter(Tracker):
 
 
 def _told(error: MlflowException) -> Exception:
-    """Word a failure of MLflow, which quotes addresses whole: passing for a server that is away or overloaded, and for a full disk."""
+    """Return the exception to raise for an error of MLflow: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
+    # MLflow's messages quote addresses completely, with passwords.
     code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")
     cause: BaseException | None = error
-    while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of requests are such ones
+    while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of the package requests are OSErrors
         cause = cause.__cause__ or cause.__context__
     if code in PASSING or isinstance(cause, OSError):
         return ConnectionError(message)
@@ -162,10 +163,11 @@ def _told(error: MlflowException) -> Exception:
 
 @lru_cache(maxsize=16384)
 def clean(name: str) -> str:
-    """Return a name that MLflow takes: its letters, a path without detours, and no longer than it allows."""
+    """Return a name that MLflow accepts: with its permitted characters, as a normalised path, and not longer than its limit."""
     fit = posixpath.normpath(_REFUSED.sub("_", name).lstrip("/"))
     if fit in (".", "..") or fit.startswith("../"):
         fit = fit.replace("..", "__").replace(".", "_")
     if len(fit) <= MAX_NAME:
         return fit
+    # A checksum keeps cut names distinct.
     return f"{fit[: MAX_NAME - 9]}-{zlib.crc32(name.encode('utf-8', 'backslashreplace')):08x}"

@@ -1,6 +1,6 @@
-"""Sends records to a StatsD server as gauges, over UDP: whether they arrive cannot be told.
+"""Sends records to a StatsD server as gauges over UDP, without knowing whether they arrive.
 
-A client's work is one line a gauge and one ``sendto``; what is done here is to fill packets, and to say again what may have been lost.
+No client library is used: a client would only format a line per gauge and call ``sendto``. This module also fills packets.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 MAX_PACKET = 1432
-"""Bytes that fit into one packet of an Ethernet with every header on the way: what StatsD's own documentation recommends."""
+"""Maximum size of a packet in bytes. StatsD's documentation recommends it: it fits into an Ethernet frame with all headers."""
 DEFAULT_PORT = 8125
 SECONDS = 1.0
-"""For a packet to leave this machine."""
+"""Timeout of sending a packet."""
 MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
-"""Characters of a name, of a tag's value (as Datadog has it), of a number with what stands around it."""
+"""Maximum length of a name, of a tag's value (Datadog's limit), and of a number with its separators."""
 
 LONGEST_NUMBER = MAX_NUMBER - len(":|g") - 1
+# A line break after which a packet may not end. No name contains this character.
 _JOINED = "\0"
-"""Stands for the end of a line that may not be the last of its packet; no name has it."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
@@ -44,17 +44,17 @@ Gauge = tuple[str, int | float, Tags]
 
 
 class StatsdExporter:
-    """Gauges for StatsD, or for DogStatsD with tags.
+    """Sends gauges to StatsD, or to DogStatsD with tags.
 
     Args:
         address: ``HOST:PORT``, ``HOST`` or ``PORT``; an IPv6 address in brackets.
-        prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
-        tags: ``none``: a device is part of the name, ``accelmetrics.gpu.0.powerWatts``. ``datadog``: it is a tag, and so are the
-            record's labels: ``accelmetrics.gpu.powerWatts`` with ``accelerator:gpu.0``.
+        prefix: Prefix of every name; ``{hostname}`` in it is replaced by the machine's name.
+        tags: ``none``: the device is part of the name, ``accelmetrics.gpu.0.powerWatts``. ``datadog``: the device and the record's labels
+            are tags: ``accelmetrics.gpu.powerWatts`` with ``accelerator:gpu.0``.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: The address cannot be read.
+        InvalidOptionError: The address is invalid.
     """
 
     name = "statsd"
@@ -71,7 +71,7 @@ class StatsdExporter:
         if self._address.port == 0:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
         self.metrics = MetricSelection(metrics)
-        self._turn = 0
+        self._turn = 0  # index of the host's address to use, of those that its name resolves to
         self._prefix, self._tagged = prefix, tags == "datadog"
         self._socket: socket.socket | None = None
         self._status = os.stat_result([0] * 10)  # of the socket
@@ -84,7 +84,7 @@ class StatsdExporter:
             self._socket = made = socket.socket(family, kind, protocol)
             self._status = self._status if sys.platform == "win32" else os.fstat(made.fileno())
             self._socket.settimeout(SECONDS)
-            self._socket.connect(where)  # so that a port where no server listens is an error, where the kernel hears of it
+            self._socket.connect(where)  # only a connected socket reports the kernel's error for a port where no server listens
 
     def export(self, record: Record) -> None:
         if self._socket is None or not self._is_ours(self._socket):
@@ -96,40 +96,38 @@ class StatsdExporter:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Raise a failure with the address, of the same kind, and begin anew with the next record.
-
-        A name is looked up again next time, since it may lead elsewhere by then, and the next of its addresses is tried: the
-        first one of ``localhost`` may be that of IPv6, and the server may listen on the other.
-        """
+        """Close the socket after an error of the block, and raise the error with the address in its message."""
         try:
             yield
         except OSError as error:
+            # The next record resolves the name again, because it may have changed, and tries the next address: localhost may resolve to
+            # an IPv6 address first while the server listens only on IPv4.
             self.close()
             self._turn += 1
             words = f"{self._address}: {error.strerror or error}"
             raise (OSError(words) if error.errno is None else OSError(error.errno, words)) from None
 
     def flush(self) -> None:
-        """Return at once: nothing waits here."""
+        """Do nothing: records are sent when they are exported."""
 
     def close(self) -> None:
         opened, self._socket = self._socket, None
         if opened is not None and not self._is_ours(opened):
-            opened.detach()  # closing it would close what is somebody else's
+            opened.detach()  # the number now belongs to another file of the program, which must stay open
         elif opened is not None:
             opened.close()
 
     def _is_ours(self, opened: socket.socket) -> bool:
-        """Return whether the descriptor still is the socket's; Windows' sockets have none."""
+        """Return whether the descriptor still refers to this socket. Always True on Windows, where sockets have no descriptors."""
         return sys.platform == "win32" or is_still(opened.fileno(), self._status)
 
 
 def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
-    """Make the packets of a record: what was measured, what the program logged, and the monitor's own counters.
+    """Return the packets of a record: measured values, logged numbers and the monitor's counters.
 
     Args:
         record: The record.
-        prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
+        prefix: Prefix of every name; ``{hostname}`` in it is replaced by the machine's name.
         tagged: Whether devices and labels are tags.
     """
     snapshot, common = record.snapshot, _common(record, tagged)
@@ -153,6 +151,7 @@ def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
     numbers = [row[place] for place in places]
     texts = [*map(repr, numbers)]
     for place, text in enumerate(texts):
+        # Most numbers are usable as repr() prints them. The others need more work: see _number.
         if "-" in text or "e" in text or len(text) > LONGEST_NUMBER:
             texts[place] = _number(*gauges[place], numbers[place])
     counters = record.monitor.flat() if record.monitor is not None else {}
@@ -161,37 +160,38 @@ def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
 
 
 def _common(record: Record, tagged: bool) -> Tags:
-    """Return the tags that every gauge has."""
+    """Return the tags that every gauge of a record has."""
     return {"host": record.snapshot.hostname, **record.labels} if tagged else {}
 
 
 def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
-    """Return name, value and tags of what the program logged, in its order."""
+    """Yield name, value and tags of each logged number, in the program's order."""
     common = _common(record, tagged)
     for step in record.steps if tagged else record.own_steps:
         values = {**step.values, "step": step.step} if step.step is not None else step.values
         own = {**common, **step_tags(step)} if tagged else common
         for name, value in values.items():
-            if isfinite(value):  # StatsD has no others; nonFinite counts them
+            if isfinite(value):  # StatsD has no NaN or infinity; the metric nonFinite counts them
                 yield f"training.{name}", value, own
 
 
 def gauge(name: str, tail: str, value: int | float) -> str:
-    """Return the line of one gauge."""
+    """Format the line of a gauge."""
     return f"{name}:{_number(name, tail, value)}{tail}\n"
 
 
 def _number(name: str, tail: str, value: int | float) -> str:
-    """Return a gauge's number. A sign makes StatsD add to the last value: a line that sets 0 stands before it."""
+    """Format a gauge's number. A negative number needs two lines."""
+    # StatsD adds a number with a sign to the last value. A line that sets the gauge to 0 therefore precedes a negative number.
     number = repr(value)
-    if "e" in number or len(number) > LONGEST_NUMBER:  # not every server reads an exponent
+    if "e" in number or len(number) > LONGEST_NUMBER:  # some servers cannot parse an exponent
         plain = format(Decimal(number), "f") if "e" in number else number
         number = plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
     return f"0{tail}{_JOINED}{name}:{number}" if number.startswith("-") else number
 
 
 def _tail(name: str, tags: Tags) -> str:
-    """Format what stands behind a gauge's number: its tags in their order, as many as there is room for."""
+    """Format the part of a line after the number: the type and the tags, as many as fit into a packet."""
     room, text = MAX_PACKET - len(name) - MAX_NUMBER, ""
     for tag, value in tags.items():
         one = f"{',' if text else '|#'}{_tag(tag, value)}"
@@ -206,12 +206,12 @@ def _tag(tag: str, value: str) -> str:
 
 
 def packets(text: str) -> Iterator[bytes]:
-    """Cut lines into packets, as many to a packet as fit. The two of a negative number stay together."""
+    """Split lines into packets of maximum size. The two lines of a negative number stay in one packet."""
     joined, start = text.encode(), 0
     lines = joined.replace(_JOINED.encode(), b"\n")
     while start < len(lines):
         end = joined.rfind(b"\n", start, start + MAX_PACKET + 1)
-        if end < 0:  # two long lines of one number
+        if end < 0:  # the two lines of one number exceed the size: send them nevertheless
             end = joined.index(b"\n", start)
         yield lines[start:end]
         start = end + 1
@@ -219,5 +219,5 @@ def packets(text: str) -> Iterator[bytes]:
 
 @lru_cache(maxsize=8192)
 def clean(name: str) -> str:
-    """Return a name as StatsD itself would store it: dots make the hierarchy, a slash becomes ``-``, the rest that it drops ``_``."""
+    """Return a name that StatsD stores unchanged: a slash becomes ``-``, other invalid characters ``_``; dots separate levels."""
     return _NOT_IN_NAMES.sub("_", name.replace("/", "-")).strip("._")[:MAX_NAME]

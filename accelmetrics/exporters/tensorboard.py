@@ -1,4 +1,4 @@
-"""TensorBoard: event files of scalars."""
+"""Exporter to TensorBoard: event files with scalars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice
 
 LABELS = "accelmetrics/labels"
-"""The tag of the text that lists the labels."""
+"""Tag of the text that lists the labels."""
 
 _NUMBERS = itertools.count()
 _EVENTS = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
@@ -29,22 +29,22 @@ _EVENTS = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 class TensorboardExporter(Tracker):
     """Writes event files that TensorBoard reads while they grow.
 
-    Scalars are grouped by device (``gpu.0/powerWatts``), stand at the time of their snapshot and at a step that is whole
-    seconds since the directory's first event file, so that a program that is started again goes on to the right. What the
-    program logged to the monitor stands under its own names at its own steps. TensorBoard keeps scalars as 32-bit floats.
+    Scalars are grouped by device (``gpu.0/powerWatts``). Their time is the snapshot's; their step is the number of whole seconds since the
+    directory's first event file, so that a restarted program continues to the right. Numbers that the program logged to the monitor keep
+    their names and steps. TensorBoard stores scalars as 32-bit floats.
 
     Args:
         logdir: TensorBoard's log directory.
-        run: The directory in it, which TensorBoard shows as a run. It reads one growing file in each, so that two processes,
-            or the program's own writer, must not share it.
+        run: Subdirectory that TensorBoard shows as a run. TensorBoard reads only one growing file in a directory, so another process or the
+            program's own writer must not share it.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
-            Names in which no device stands are grouped by the dialect.
+            Names without a device are grouped by the dialect.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
         UnknownNameError: There is no dialect with this name.
-        InvalidOptionError: Something else than a directory has one of the names, or another user has put it there.
+        InvalidOptionError: One of the paths is no directory, or belongs to another user in a shared directory.
     """
 
     name = "tensorboard"
@@ -58,16 +58,16 @@ class TensorboardExporter(Tracker):
         self._status = os.stat_result([0] * 10)  # of the file that was opened
 
     def open(self) -> None:
-        """Begin an event file.
+        """Begin a new event file.
 
         Raises:
-            OSError: The directory or the file cannot be made.
+            OSError: The directory or the file cannot be created.
         """
         from tensorboard.compat.proto.event_pb2 import Event
 
         make_folder(self._directory)
         now = int(time.time())
-        # As TensorBoard's own writer names them: it reads them in the order of their names.
+        # TensorBoard's own writer uses the same form of name. TensorBoard reads files in the order of their names.
         name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):04d}"
         self._path = self._directory / name
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
@@ -77,21 +77,21 @@ class TensorboardExporter(Tracker):
         self._labels = {}
         try:
             self._write(self._descriptor, [Event(wall_time=now, file_version="brain.Event:2")])
-        except OSError:  # the next attempt begins another
+        except OSError:  # the next attempt begins another file
             self.close()
             self._path.unlink(missing_ok=True)
             raise
 
     def export(self, record: Record) -> None:
-        """Write one record: all of it, or nothing. A file that was moved, removed or closed by somebody else is begun anew.
+        """Write one record: all of it, or nothing. If the file was moved, removed or closed by other code, a new one begins.
 
         Raises:
-            OSError: The disk is full, or gone.
+            OSError: The disk is full or has a fault.
         """
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        # What is written to a file that was moved or removed, TensorBoard never finds.
+        # TensorBoard would never see events in a file that was moved or removed.
         if self._descriptor is not None and not (is_still(self._descriptor, self._status) and same_file(self._descriptor, self._path)):
             self.close()
         if self._descriptor is None:
@@ -109,11 +109,13 @@ class TensorboardExporter(Tracker):
         return tag(name, self._group)
 
     def _write(self, descriptor: int, events: Iterable[Any]) -> None:
-        """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read.
+        """Append events, all or none.
 
-        TensorBoard's own ``RecordWriter`` frames them. Its ``EventFileWriter`` was tried: it writes from a thread of its own, which ends
-        with a traceback when the disk is full and leaves a cut event in the file.
+        Raises:
+            OSError: The events cannot be written; the file is unchanged.
         """
+        # RecordWriter frames the events. TensorBoard's EventFileWriter was tried as well: it writes on a separate thread, which ends with a
+        # traceback when the disk is full and leaves an incomplete event in the file.
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         room = BytesIO()
@@ -126,20 +128,20 @@ class TensorboardExporter(Tracker):
             write_all(descriptor, content)
         except OSError:
             try:
-                os.ftruncate(descriptor, size)
-            except OSError:  # then the next record begins another file
+                os.ftruncate(descriptor, size)  # TensorBoard could read nothing after an incomplete event
+            except OSError:  # the next record begins another file
                 self.close()
             raise
 
     def close(self) -> None:
-        """Close the file. The next ``open`` begins another, which TensorBoard shows as the same run."""
+        """Close the file. The next ``open`` begins a new file in the same run."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and is_still(descriptor, self._status):
             os.close(descriptor)
 
 
 def _scalars(time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
-    """Make the event of scalars by their tags."""
+    """Return an event with one scalar per tag."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -148,5 +150,5 @@ def _scalars(time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
 
 
 def _cell(text: str) -> str:
-    """Write a value as it stands in a Markdown table."""
+    """Escape a text for a cell of a Markdown table."""
     return utf8(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

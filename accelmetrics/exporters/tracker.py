@@ -1,6 +1,6 @@
-"""Experiment trackers: whose names the metrics have, and at which steps a run holds them; Aim, ClearML, SwanLab and trackio.
+"""Exporters to experiment trackers: their common base class, and the small ones: Aim, ClearML, SwanLab and trackio.
 
-Those with more to do have files of their own: MLflow, TensorBoard, Weights & Biases.
+MLflow, TensorBoard and Weights & Biases have separate modules.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 CORE = MetricSelection("core", default=True)
-"""What a tracker's exporter is given by default if its client takes one number a call: ClearML takes 1.8 s for `standard` of 8 H100s."""
+"""Default metrics of trackers that take one number per call. ClearML needs 1.8 s for the metrics `standard` of 8 H100s."""
 
 _OF_DEVICE = re.compile(rf"(\w+(?:\.process)?\.\d+(?:\.{PARTITION}\.\d+)?)\.(.+)", re.DOTALL)
 
 
 class Tracker:
-    """A run of an experiment tracker: the program's, or one of ours.
+    """Base class of exporters to experiment trackers. They log to the program's run, or begin a run.
 
-    ``_program_run``, ``_begin``, ``_end``, ``_tag`` and ``_log`` are all that a tracker needs whose client takes a number at a time.
-    One that is to have a record whole or in order overrides ``export``.
+    A subclass defines ``_begin``, ``_tag`` and ``_log``, and also ``_program_run`` and ``_end`` if the defaults do not fit. A tracker that
+    needs a record as a whole or in order overrides ``export``.
 
     Args:
         prefix: Prefix of every measured key.
@@ -43,25 +43,26 @@ class Tracker:
     def __init__(self, prefix: str, dialect: str | Dialect, metrics: MetricChoice) -> None:
         self._prefix = prefix
         self._dialect = dialect_of(dialect)
-        # Keys of ours that name no device are the host's; those of another monitor may be anything.
+        # In W&B's names, a key without a device belongs to the host. In other dialects it may be anything.
         self._group = "host" if self._dialect.name.startswith("wandb") else self._dialect.name
         self.metrics = MetricSelection(metrics)
         self._run: Any = None
-        self._joined: Any = None  # the program's run, where it is known from the start
+        self._joined: Any = None  # the program's run, if it is known when the exporter is created
         self._ours = False
         self._began_ns = 0
         self._labels: Mapping[str, str] = {}
 
     def open(self) -> None:
-        """Join the program's run, or begin one."""
+        """Use the program's run, or begin a new one."""
         joined = self._program_run()
         self._ours = joined is None
         self._run = self._begin() if joined is None else joined
         self._began_ns, self._labels = 0, {}
 
     def export(self, record: Record) -> None:
-        """Log one record: the program's steps, then what was measured. A run of ours is told the labels too."""
-        self._began_ns = self._began_ns or record.snapshot.time_ns  # it may have waited while the client was loaded
+        """Log one record: the program's steps, then the measured values. A run that this exporter began also gets the labels."""
+        # Not the time of open(): the first record may have waited while the client was loading.
+        self._began_ns = self._began_ns or record.snapshot.time_ns
         if self._ours and record.labels != self._labels:
             self._tag({utf8(name): utf8(text) for name, text in record.labels.items()})
             self._labels = record.labels
@@ -71,41 +72,39 @@ class Tracker:
         self._log(step, values, measured=True)
 
     def flush(self) -> None:
-        """Return at once: the tracker's own client has every record when its export ends."""
+        """Do nothing: the tracker's client has each record when ``export`` returns."""
 
     def close(self) -> None:
-        """Finish the run if it is ours; the program's goes on."""
+        """End a run that this exporter began. The program's run continues."""
         run, self._run = self._run, None
         if self._ours and run is not None:
             self._ours = False
             self._end(run)
 
     def _program_run(self) -> Any:
-        """Return the run to log into; None where one is to be begun."""
+        """Return the program's run; None if a new one has to begin."""
         return self._joined
 
     def _begin(self) -> Any:
-        """Begin a run of ours."""
+        """Begin a new run."""
         raise NotImplementedError
 
     def _end(self, run: Any) -> None:
-        """Finish a run of ours."""
+        """End a run that this exporter began."""
         run.finish()
 
     def _tag(self, labels: Mapping[str, str]) -> None:
-        """Tell a run of ours its labels."""
+        """Set the labels of a run that this exporter began."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, int | float], measured: bool = False) -> None:
-        """Log numbers at a step: those of the program, or what was measured."""
+        """Log numbers at a step: the program's, or measured values if ``measured``."""
         raise NotImplementedError
 
     def _rows(self, record: Record) -> Iterator[tuple[int, int, dict[str, int | float]]]:
-        """Yield when, in nanoseconds since 1970, at which step and what: a row for each step of the program, then what was measured.
-
-        A step that has no number of its own, or none that has room, stands at whole seconds since the run began, as readings do.
-        """
+        """Yield time (nanoseconds since 1970), step and numbers of each row: the program's steps, then the measured values."""
         for step in record.own_steps:
+            # A step without a number, or with one beyond 64 bits, gets a reading's step: whole seconds since the run began.
             own = step.step is not None and -INT64 <= step.step < INT64
             number = step.step if own and step.step is not None else self._seconds(step.time_ns)
             yield step.time_ns, number, {utf8(name): value for name, value in step.values.items()}
@@ -113,22 +112,22 @@ class Tracker:
         yield time_ns, self._seconds(time_ns), self._measured(record)
 
     def _measured(self, record: Record) -> dict[str, int | float]:
-        """Return the metrics under the dialect's names, and the monitor's own counters."""
+        """Return the metrics by the dialect's names, and the monitor's counters."""
         found = {**self._dialect.flat(record), **(record.monitor.flat() if record.monitor is not None else {})}
         return {self._name(name): value for name, value in found.items()}
 
     def _name(self, name: str) -> str:
-        """Return what the run calls a measured number."""
+        """Return the name of a measured value in the run."""
         return f"{self._prefix}{utf8(name)}"
 
     def _seconds(self, time_ns: int) -> int:
-        """Return the whole seconds since the run began; 0 where a clock was set back."""
+        """Return the whole seconds since the run began; 0 if the clock was set back."""
         return max(0, time_ns - self._began_ns) // 1_000_000_000
 
 
 @lru_cache(maxsize=16384)
 def tag(key: str, group: str = "host") -> str:
-    """Turn a key into a tag: the device, or what else has a number, before the slash at which TensorBoard groups; else the group."""
+    """Convert a key to a tag ``GROUP/NAME`` for TensorBoard. The group is the numbered device, or ``group`` if there is none."""
     key = utf8(key)
     if found := _OF_DEVICE.fullmatch(key):
         return f"{found[1]}/{found[2]}"
@@ -137,15 +136,15 @@ def tag(key: str, group: str = "host") -> str:
 
 
 class AimExporter(Tracker):
-    """Logs to an Aim run: the program's, which is given as an object, or one of ours.
+    """Logs to an Aim run: the program's, given as an object, or a new one.
 
-    What is measured stands at whole seconds since the first reading, in the context ``{"subset": "system"}``; what the program
-    logged to the monitor stands under its own names at its own steps.
+    Measured values are logged in the context ``{"subset": "system"}``; their step is the number of whole seconds since the first reading.
+    Numbers that the program logged to the monitor keep their names and steps.
 
     Args:
-        run: The program's run, as an object. Aim lets one process write to a run, so that no other can be gone on with.
-        repo: Where Aim keeps a run of ours: a directory or ``aim://HOST:PORT``; the working directory unless given.
-        experiment: The experiment of a run of ours.
+        run: The program's run, as an object. Aim lets only one process write to a run, so an existing run cannot be continued by its id.
+        repo: Repository of a new run: a directory or ``aim://HOST:PORT``; by default the working directory.
+        experiment: Experiment of a new run.
         prefix: Prefix of every measured key.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
@@ -191,20 +190,21 @@ _CONNECTED = (
     *("catboost", "detect_repository", "fastai", "gradio", "hydra", "joblib", "lightgbm", "matplotlib", "megengine", "pytorch", "scikit"),
     *("tensorboard", "tensorflow", "xgboost"),
 )
-"""What ClearML does to a program beside logging. ``auto_connect_frameworks=False`` leaves ``detect_repository`` on: it runs git while
-ClearML forks its reporter, which may inherit the pipe on which starting git waits, and ``Task.close`` then hangs for 300 s."""
+"""ClearML's automatic hooks into a program, all to be switched off. ``auto_connect_frameworks=False`` would leave ``detect_repository`` on.
+That hook runs git while ClearML forks its reporter. The reporter may inherit the pipe on which the start of git waits, and ``Task.close``
+then hangs for 300 s."""
 
 
 class ClearmlExporter(Tracker):
-    """Logs to the process's ClearML task; where there is none, one of ours is begun. ClearML has one task a process.
+    """Logs to the process's ClearML task, or begins a new one. ClearML has one task per process.
 
-    A plot is a device (``gpu.0``) and its series are the metrics, at whole seconds since the first reading. What the program
-    logged to the monitor stands under ``training`` at its own steps. ClearML takes numbers that are not finite for 0: they are left out.
+    Each device has a plot (``gpu.0``) with a series per metric; steps are whole seconds since the first reading. Numbers that the program
+    logged to the monitor are in the plot ``training`` at their steps. Non-finite numbers are left out, because ClearML would store 0.
 
     Args:
-        project: The project of a task of ours.
-        task_name: The name of a task of ours.
-        prefix: Before the title of every plot that is measured.
+        project: Project of a new task.
+        task_name: Name of a new task.
+        prefix: Prefix of the title of every plot with measured values.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
@@ -234,7 +234,7 @@ class ClearmlExporter(Tracker):
     def _begin(self) -> Any:
         task = self._clearml.Task
         seed = getattr(task, "_random_seed", True)  # True is ClearML's default
-        task.set_random_seed(None)  # a new task would seed the program's random numbers, in the middle of a training
+        task.set_random_seed(None)  # otherwise a new task would reseed the program's random generators in the middle of a training
         try:
             return task.init(
                 **self._options,
@@ -265,16 +265,16 @@ class ClearmlExporter(Tracker):
 
 
 class SwanlabExporter(Tracker):
-    """Logs to the process's SwanLab run; where there is none, one of ours is begun. SwanLab has one run a process.
+    """Logs to the process's SwanLab run, or begins a new one. SwanLab has one run per process.
 
-    What is measured stands at whole seconds since the first reading; what the program logged to the monitor stands under its own
-    names at its own steps.
+    The step of measured values is the number of whole seconds since the first reading. Numbers that the program logged to the monitor
+    keep their names and steps.
 
     Args:
-        project: The project of a run of ours.
-        run_name: The name of a run of ours.
-        mode: SwanLab's: ``online``, ``local``, ``offline``; what SwanLab is configured to do unless given. For a run of ours.
-        directory: Where SwanLab keeps the files of a run of ours.
+        project: Project of a new run.
+        run_name: Name of a new run.
+        mode: SwanLab's mode of a new run: ``online``, ``local``, ``offline``; by default the one that SwanLab is configured with.
+        directory: Directory for SwanLab's files of a new run.
         prefix: Prefix of every measured key.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
@@ -312,20 +312,20 @@ class SwanlabExporter(Tracker):
         self._run.config.update(labels)
 
     def _log(self, step: int, values: Mapping[str, int | float], measured: bool = False) -> None:
-        if values and step >= 0:  # SwanLab has no other steps
+        if values and step >= 0:  # SwanLab has no negative steps
             self._run.log(values, step=step)
 
 
 class TrackioExporter(Tracker):
     """Logs to a trackio run.
 
-    Into the one that is active where the exporter is made (trackio keeps it for each thread), or else one of ours. What is measured
-    becomes the run's system metrics; what the program logged to the monitor stands under its own names at its own steps.
+    Without ``run``, this is the run that is active on the thread that creates the exporter, or a new one. Measured values become the run's
+    system metrics. Numbers that the program logged to the monitor keep their names and steps.
 
     Args:
         run: The program's run, as an object.
-        project: Begin a run of ours in this project.
-        run_name: Begin a run of ours with this name.
+        project: Begin a new run in this project.
+        run_name: Begin a new run with this name.
         prefix: Prefix of every measured key.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
@@ -358,7 +358,7 @@ class TrackioExporter(Tracker):
 
     def _tag(self, labels: Mapping[str, str]) -> None:
         self._run.config.update(labels)
-        self._run.log({})  # takes the configuration along; and without a row trackio lists no run
+        self._run.log({})  # transmits the configuration; trackio also lists only runs with a row
 
     def _log(self, step: int, values: Mapping[str, int | float], measured: bool = False) -> None:
         if measured:

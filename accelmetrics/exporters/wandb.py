@@ -1,4 +1,4 @@
-"""Weights & Biases: readings in the program's own run, or in a run of their own."""
+"""Exporter to Weights & Biases: readings in the program's run, or in a separate run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import wandb
 
 SECONDS = "accelmetrics/seconds"
-"""The axis of everything that is measured: seconds since the run began. ``_step``, the program's own, is left alone."""
+"""Axis of measured values: seconds since the run began. The program's own axis, ``_step``, is not touched."""
 TRAINING = "training/"
 TRAINING_STEP = f"{TRAINING}step"
-"""The axis of what the program logged to the monitor: its step there."""
+"""Axis of the numbers that the program logged to the monitor: the logged step."""
 
 MODES = ("online", "offline")
 STREAMS = ("history", "system")
@@ -48,34 +48,34 @@ SETTINGS: dict[str, Any] = {
     "finish_timeout": 10.0,
     "finish_timeout_raises": False,
 }
-"""Of a run of ours: it collects neither code nor output nor hardware by itself. Seconds; older releases lack the last two."""
+"""Settings of a separate run: W&B itself collects no code, output or hardware metrics. Times in seconds; older releases lack the last two."""
 
 
 class WandbExporter(Tracker):
-    """Logs to a W&B run, on a time axis of its own.
+    """Logs to a W&B run, with a separate time axis.
 
-    Where the program has a run, the metrics go into it, and the program's steps stay as they are: every row that the program
-    logs carries the latest reading, and no row is added. Otherwise, or where a project, a name or a group is given, a run of
-    ours is begun beside the program's, in which every reading is a row.
+    If the program has a run, the metrics go into it without changing its steps: every row that the program logs also contains the latest
+    reading, and no rows are added. If it has none, or if a project, a name or a group is given, a separate run begins, in which every
+    reading is a row.
 
     Args:
-        run: A run object, or a run's id: the program's, or else one that is begun or gone on with.
-        project: The project of a run of ours, as ``project`` or ``entity/project``.
-        name: Its name as it is shown.
-        group: The group that it belongs to.
-        mode: ``online`` or ``offline``; what W&B is configured to do unless given. For a run of ours.
-        directory: Where W&B keeps the run's files: the working directory unless given. For a run of ours.
-        prefix: Before every key; ``system/`` in the history and nothing in the system stream unless given.
-        stream: ``history``, or ``system``: what is measured becomes W&B's own system metrics, which it charts under *System*. Turn its
-            own collector off then (``x_disable_stats``), as it is in a run of ours.
-        commit: Make each reading a row of the program's run, which advances its step: only for programs that log nothing to
-            W&B themselves, since it drops what they log to a step that has passed.
+        run: A run object or a run's id. An id that is not the program's is continued, or begins a new run.
+        project: Project of a separate run, as ``project`` or ``entity/project``.
+        name: Display name of a separate run.
+        group: Group of a separate run.
+        mode: Mode of a separate run, ``online`` or ``offline``; by default the one that W&B is configured with.
+        directory: Directory for W&B's files of a separate run; by default the working directory.
+        prefix: Prefix of every measured key; by default ``system/`` in the history and none in the system stream.
+        stream: ``history``; or ``system`` to log measured values as W&B's own system metrics, which it charts under *System*. In this case
+            disable W&B's collector (``x_disable_stats``), as a separate run does.
+        commit: Make each reading a row of the program's run, which advances its step. Use this only if the program itself logs nothing to
+            W&B, because W&B drops numbers that are logged to a past step.
         dialect: Metric names: a dialect's name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: The mode or stream is none, this wandb cannot be given system metrics, or the directory cannot be one,
-            or is another user's in a shared folder.
+        InvalidOptionError: The mode or stream is unknown, this release of wandb does not accept system metrics, or the directory is none
+            or belongs to another user in a shared directory.
         MissingDependencyError: wandb is not installed.
         UnknownNameError: There is no dialect with this name.
     """
@@ -116,12 +116,12 @@ class WandbExporter(Tracker):
         self._defined: set[str] = set()
 
     def open(self) -> None:
-        """Join the program's run, or begin one.
+        """Use the program's run, or begin a separate one.
 
         Raises:
-            ConnectionError: W&B is away.
-            RejectedError: There is no login, or W&B refused.
-            OSError: The directory cannot be made.
+            ConnectionError: W&B is unreachable.
+            RejectedError: The user is not logged in, or W&B refused the request.
+            OSError: The directory cannot be created.
         """
         super().open()
         self._defined = set()
@@ -134,16 +134,16 @@ class WandbExporter(Tracker):
         return run if named and not self._apart else None
 
     def _begin(self) -> Any:
-        """Begin a run of ours, or go on with it where its id is named and known."""
+        """Begin a separate run, or continue it if its id is given and exists."""
         if os.environ.get("WANDB_SWEEP_ID"):
             raise RejectedError(f"Weights & Biases: {SWEEP}")
         options = dict(self._options)
-        # The variables WANDB_RUN_ID, WANDB_RESUME and WANDB_NAME say which run is the program's: each is overruled.
+        # The variables WANDB_RUN_ID, WANDB_RESUME and WANDB_NAME are meant for the program's run, so each is overridden.
         options |= {"id": self._wanted, "resume": "allow"} if self._wanted else {"id": secrets.token_hex(4), "resume": "never"}
         if os.environ.get("WANDB_NAME"):
             options.setdefault("name", options["id"])
         if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
-            # W&B would ask for a login on the terminal.
+            # Without a known login, W&B would ask for one on the terminal.
             host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
             known: object = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
             for file in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
@@ -152,18 +152,19 @@ class WandbExporter(Tracker):
             if not known:
                 raise RejectedError(f"Weights & Biases: {LOGIN}")
         if folder := options.get("dir"):
-            make_folder(folder)  # W&B falls back to /tmp without a word
+            make_folder(folder)  # W&B would silently use /tmp instead of a missing directory
         fields = self._wandb.Settings.model_fields
         settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in fields})
         try:
             run = self._wandb.init(reinit="create_new", settings=settings, **options)
         except self._wandb.errors.Error as error:
             raise self._told(error) from None
-        self._wandb.setup().remove_active_run(run)  # else a later wandb.init() of the program would return this one
+        self._wandb.setup().remove_active_run(run)  # otherwise a later wandb.init() of the program would return this run
         return run
 
     def _told(self, error: Exception) -> Exception:
-        """Word a failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
+        """Return the exception to raise for an error of W&B: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
+        # A retry helps if the network or server is unreachable, not after a failed login or in a finished run.
         errors, said = self._wandb.errors, without_secrets(str(error))
         if isinstance(error, self._gone):
             return ConnectionError(f"Weights & Biases: {GONE} ({said or type(error).__name__})")
@@ -177,8 +178,8 @@ class WandbExporter(Tracker):
         """Log one record.
 
         Raises:
-            ConnectionError: W&B's service process is gone.
-            RejectedError: W&B refused.
+            ConnectionError: W&B's service process has ended.
+            RejectedError: W&B refused the record.
         """
         if not self._ours and (run := self._program_run()) is not None and run is not self._run:
             self._run, self._defined, self._labels = run, set(), {}  # the program has ended its run and begun another
@@ -202,7 +203,7 @@ class WandbExporter(Tracker):
             raise self._told(error) from None
 
     def _placed(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
-        """Yield when, in nanoseconds since 1970, and what: a row for each step of the program, and one of the history for the snapshot."""
+        """Yield time (nanoseconds since 1970) and numbers of each row of the history: the program's steps, then the measured values."""
         for step in record.own_steps:
             row: dict[str, int | float] = {f"{TRAINING}{name}": value for name, value in step.values.items()}
             yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
@@ -210,9 +211,9 @@ class WandbExporter(Tracker):
             yield record.snapshot.time_ns, self._measured(record)
 
     def _publish(self, record: Record) -> None:
-        """Publish what was measured as W&B's own collector does, by the interface that the run has for that."""
+        """Publish the measured values as system metrics, through the internal interface that W&B's own collector uses."""
         run = self._run
-        # Older releases keep it in a backend. A run that is switched off (mode="disabled") has none.
+        # Older releases have the interface in a backend object. A disabled run (mode="disabled") has no interface.
         interface = getattr(run, "_interface", None) or getattr(getattr(run, "_backend", None), "interface", None)
         if interface is None:
             return
@@ -225,10 +226,11 @@ class WandbExporter(Tracker):
         interface._publish(interface._make_record(stats=stats))
 
     def _add(self, time_ns: int, row: Mapping[str, int | float], commit: bool) -> None:
-        """Add a row; without ``commit``, to the row that the program finishes itself."""
+        """Add a row. Without ``commit``, the numbers are added to the row that the program commits itself."""
         placed = {**row, SECONDS: round(time_ns / 1e9 - self._run.start_time, 3)}
-        # One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
-        # a definition though not in a row, unless they are escaped. What is measured leaves the run's summary alone.
+        # One definition per name instead of a pattern, because W&B takes names that match a pattern for nested values. In a definition,
+        # although not in a row, W&B also takes a name with unescaped dots for a nested value. Measured values are kept out of the run's
+        # summary.
         for name in placed.keys() - self._defined:
             training = name.startswith(TRAINING)
             if name in (SECONDS, TRAINING_STEP):
@@ -247,11 +249,12 @@ class WandbExporter(Tracker):
 
 
 def _stats_record(version: str) -> Any:
-    """Return what W&B's system metrics are made of.
+    """Return W&B's message class for system metrics.
 
     Raises:
-        InvalidOptionError: This release has no such thing, or publishes it in another way.
+        InvalidOptionError: This release lacks the class, or publishes it in another way.
     """
+    # These are internal names of wandb, so a release without them is reported as an invalid option.
     try:
         interface = importlib.import_module("wandb.sdk.interface.interface_shared").InterfaceShared
         record = importlib.import_module("wandb.proto.wandb_internal_pb2").StatsRecord
