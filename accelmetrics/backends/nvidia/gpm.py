@@ -1,9 +1,12 @@
-"""GPM, the profiling counters of Hopper and later: rates between two samples of one consumer.
+"""GPM, the profiling counters of Hopper and later: means and rates between two samples of one consumer.
 
-Nothing here waits. The first reading takes a sample and answers ``needs_interval``; every later one takes the next sample
-and asks for the metrics between the two. NVML refreshes its counters every 100 ms: the second sample comes no sooner after
-the first, and the others no sooner than nearly two refreshes after the last, so that at 10 readings a second an interval never
-holds one refresh now and none or two the next time. A reading in between serves the last values again, the same block.
+Nothing here waits. The first reading takes a sample and returns ``needs_interval``. Every later reading takes the next sample and
+computes
+the metrics between the two. NVML refreshes its counters every 100 ms. The second sample is taken no sooner than that after the
+first; later
+samples no sooner than nearly two refreshes after the last. At 10 readings a second, each interval then holds about two refreshes,
+and none
+holds zero. A reading in between returns the last values again, as the same block.
 """
 
 from __future__ import annotations
@@ -24,23 +27,24 @@ from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, impossibl
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
-"""Seconds between two samples, below which NVML's metrics mean nothing."""
+"""Shortest time in seconds between two samples; below it NVML's metrics mean nothing."""
 _ROUNDING = 101.0
-"""Percent. Up to here a share above 100 is taken for rounding."""
+"""Percent. A share between 100 and this value is a rounding error."""
 
 METRIC_LAYOUT = "4xid24x"
-"""Of ``nvmlGpmMetric_t``: identifier (skipped), return code, value, three pointers (skipped)."""
+"""Layout of ``nvmlGpmMetric_t``: identifier (skipped), return code, value, three pointers (skipped)."""
 METRICS_OFFSET = 24
-"""Of ``nvmlGpmMetricsGet_t``: version, count, two sample pointers, then the metrics."""
+"""Offset of the metrics in ``nvmlGpmMetricsGet_t``, after version, count and two sample pointers."""
 SAMPLES_OFFSET = 8
 METRICS_VERSION = 1
 FEWEST_METRICS, MOST_METRICS = 98, 512
-"""How many metrics the first header has room for; later ones, with more, have the same version, so the driver goes by the count. A
-library may fill all the room that its own header has (T-Head's 250)."""
+"""The smallest and largest number of metrics in the structure. The first header has room for 98. Later headers have more under the
+same version, so the driver must go by the count. Another library may fill all the room of its own header (T-Head: 250).
+"""
 _HEAD, _IDENTIFIER = struct.Struct("=II"), struct.Struct("=I")
 _METRIC_SIZE = struct.calcsize(f"={METRIC_LAYOUT}")
 _ROOM = 1024
-"""Bytes behind the structure, which no driver that knows it writes to."""
+"""Spare bytes after the structure. A driver that knows the structure never writes to them."""
 
 NEEDS_INTERVAL = Unavailable(Reason.NEEDS_INTERVAL, "GPM metrics are taken between two readings")
 Sample = ctypes.c_void_p
@@ -48,18 +52,18 @@ Samples = tuple[Sample, Sample]
 
 
 class Gpm(Paced):
-    """One consumer's profiling metrics of one device: those since its own last sample.
+    """A consumer's profiling metrics of one device, measured since its own last sample.
 
     Args:
         library: The open library.
         samples: Lends sample buffers.
         handle: The GPU's handle.
-        instance: Of a MIG instance, the id of its GPU instance, whose compute instances share what is measured, or why that is not
-            known; None for the whole GPU.
-        needed: The metrics that are computed; without any, no sample is taken.
+        instance: For a MIG instance, the id of its GPU instance, or why the id is not known. The compute instances of a GPU
+            instance share its measurements. None for the whole GPU.
+        needed: The metrics to compute; without any, no sample is taken.
 
     Attributes:
-        due: When the next sample is wanted.
+        due: Time of the next sample.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Gpm(Paced):
         self._take = partial(library.function("nvmlGpmSampleGet"), handle)
         if isinstance(instance, int):
             self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
-        elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
+        elif instance is not None:  # samples of the whole GPU would pass for the instance's
             self.due = math.inf
             self.keep(dict.fromkeys(self._names, instance))
         get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + MOST_METRICS * _METRIC_SIZE + _ROOM)
@@ -109,7 +113,7 @@ class Gpm(Paced):
         status = self._take(older)
         progress.append(status)
         if status:
-            # The sample before stays good: the next one is measured against it.
+            # The sample before stays valid: the next one is measured against it.
             return self._miss(status, "nvmlGpmSampleGet")
         self._samples = newer, older
         if not self._sampled:
@@ -120,7 +124,7 @@ class Gpm(Paced):
         status = self._compute()
         progress.append(status)
         if not status and not self._fitting:
-            # The metrics stand where they were asked for, and nothing behind the structure.
+            # Checked once: each metric is in its place, and nothing was written after the structure.
             places = range(METRICS_OFFSET, METRICS_OFFSET + len(self._names) * _METRIC_SIZE, _METRIC_SIZE)
             found = [_IDENTIFIER.unpack_from(self._get, place)[0] for place in places]
             self._fitting = found == self._identifiers and not any(self._get.raw[-_ROOM:])
@@ -129,7 +133,7 @@ class Gpm(Paced):
             return self._miss(status, "nvmlGpmMetricsGet")
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
-        # NaN compares with nothing, so it fails the second test.
+        # Every comparison with NaN is false, so a NaN fails the second test.
         if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
             self.answers, self.block, self.unavailable = {}, Block(self._names, values), NO_REASONS
             return None
@@ -141,16 +145,17 @@ class Gpm(Paced):
         return answers
 
     def _miss(self, status: int, function: str) -> Mapping[str, Value]:
-        """Make a call's return code the reason of all metrics, or raise it as the device's failure."""
+        """Return a call's return code as the reason of all metrics. Raises it if it concerns the whole device."""
         self._library.check(status, function)
         return dict.fromkeys(self._names, unavailable(status))
 
 
 class SamplePool:
-    """Lends pairs of sample buffers, which the driver allocates, to consumers. Shared by the workers of a driver: lists change in one step.
+    """Lends pairs of sample buffers, allocated by the driver, to consumers. Workers share it, because its lists change in one step.
 
-    A pair whose consumer is gone is lent again, so that consumers that come and go cost no memory; all are freed when the
-    driver is closed. A worker that is stuck in a call holds its consumer, so its buffers are never lent a second time.
+    A pair is lent again when its consumer is gone, so consumers that come and go cost no memory. All pairs are freed when the
+    driver is
+    closed. A worker that hangs in a call keeps its consumer alive, so its buffers are never lent a second time.
     """
 
     def __init__(self, library: Library) -> None:
@@ -160,7 +165,7 @@ class SamplePool:
         self._idle: list[Samples] = []
 
     def lend(self, consumer: object, progress: list[Any]) -> Samples | int:
-        """Lend a pair to a consumer. Returns: the pair, or the return code that says why there is none."""
+        """Lend a pair to a consumer. Returns the pair, or the return code that explains why there is none."""
         try:
             pair = self._idle.pop()
         except IndexError:

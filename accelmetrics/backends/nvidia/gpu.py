@@ -1,13 +1,18 @@
-"""The GPUs of a machine: found when the driver is opened, described at their first reading, and again until all is known of them.
+"""The GPUs of a machine: found when the driver is opened, described at their first reading, and asked again until nothing is missing.
 
-What listing a GPU needs is asked when the driver is opened, on a thread that is replaced when a call does not return. The rest is asked
-at its first reading: there a call that hangs costs no other GPU.
+Opening the driver asks only for the facts that list a GPU, on a thread that is replaced if a call does not return. The rest is
+asked at the
+GPU's first reading, where a hanging call affects no other GPU.
 
-MIG instances are found when the driver is opened, and looked for again every ten seconds. An instance is a device of its own with
-memory, processes and GPM metrics. Power, temperature, clocks and memory errors are the board's and stay with the GPU, so that sums
-over devices are right. It has no ``gpu.process`` keys: W&B's have room for one number, and the GPU's hold what is used of all its
-instances. An instance is known by its UUID, which the driver derives from the GPU's and the instance's ids: one that is made again is
-the same device. Its number below the GPU is NVML's index, which another instance may have after a reconfiguration.
+MIG instances are found when the driver is opened, and looked for again every ten seconds. An instance is a separate device with
+memory,
+processes and GPM metrics. Power, temperature, clocks and memory errors belong to the board and stay with the GPU, so that sums over
+devices
+are right. An instance has no ``gpu.process`` keys: W&B's keys have room for one number, and the GPU's number covers all its
+instances. An
+instance is identified by its UUID. The driver derives it from the ids of the GPU and of the instance, so an instance that is made
+again is
+the same device. Its number below the GPU is NVML's index, which another instance may get after a reconfiguration.
 """
 
 from __future__ import annotations
@@ -78,40 +83,42 @@ from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, 
 from accelmetrics.schemas.identity import DeviceIdentity, pci_address
 
 MOST_GPUS = 1024
-"""The most GPUs that are believed to be in one machine."""
+"""Largest plausible number of GPUs in one machine."""
 PATIENCE, LATER_PATIENCE = 4.0, 1.0
-"""Seconds without an answer to a single call after which it counts as hung, the first time and after that. Without persistence
-mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
+"""Seconds without an answer to a call after which it counts as hung: until the first one hangs, and after that. Without persistence
+mode, looking up the handle of an unused GPU initialises it, which takes up to three seconds.
+"""
 MOST_CORES, MOST_NODES, MOST_MINOR, MOST_CUDA, MOST_GPU_INSTANCES = 2**24, 1023, 4095, 99_999, 256
-"""The largest number of CUDA cores, of a NUMA node, a device node, CUDA's version and a GPU instance that is believed."""
+"""Largest plausible numbers: CUDA cores, NUMA node, device node, CUDA version, GPU instance."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
-"""Seconds between two attempts to find a GPU: doubling from the first to the longest."""
+"""Seconds between two attempts to find a GPU, doubled from the first value to the last."""
 STALE = frozenset({INVALID_ARGUMENT})
-"""What every call answers with a handle from before a reload of the driver that something else in this process noticed."""
+"""Return code of every call with a handle from before a reload of the driver, if something else in this process noticed the reload."""
 VERIFIED = 1.0
-"""Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
+"""Seconds for which a handle is trusted to be of the same instance: the driver may reuse a destroyed instance's handle for another."""
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
-"""How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
+"""Instances of a GPU: the most that exist today, assumed if the driver does not report a number, and the most that is plausible."""
 _SHARES_MEMORY = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
-"""Names of products that have no memory of their own: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 have some."""
+"""Products without their own memory: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 do have some."""
 _COUNTS_MODULE = re.compile(r"\bGH200\b", re.IGNORECASE)
-"""Products whose energy counter counts the module, Grace CPU and memory too, beside a power of the GPU alone: so measured by Zeus
-(ml-energy/zeus#172). Of GB200, whose modules have two GPUs, nothing of the kind is known: its counter is held against its power."""
+"""Products with an energy counter for the whole module, with Grace CPU and memory, although power is the GPU's alone. Zeus measured
+this (ml-energy/zeus#172). No such report exists for GB200, with two GPUs per module: its counter is compared with its power.
+"""
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
-"""Answers to a call with the handle of an instance that was destroyed."""
+"""Return codes of a call with the handle of a destroyed instance."""
 
 
 _OTHERS = frozenset(each.partition(":")[0] for row in BUILT_IN.values() for each in row.pci)
-"""PCI ids of vendors that have a backend."""
+"""PCI vendor ids of the vendors with a backend."""
 WAYS = ((FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called))
-"""What is read of a GPU at every reading; and the same where fields that stand for calls are missing."""
+"""The rows of every reading, and the same rows by call for GPUs that lack the fields, each with its conversion."""
 
 
 def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
-    """Initialise NVML and enumerate its devices, unless all of them sleep, which that would wake.
+    """Initialise NVML and list its devices. If all devices are suspended, NVML is left closed, because it would wake them.
 
     Raises:
-        SourceError: That is not possible, or there are none.
+        SourceError: NVML cannot be initialised, or lists no device.
     """
     addresses = maker.devices()
     asleep = list(filter(is_asleep, addresses))
@@ -137,7 +144,7 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         on_failure.callback(driver.close)
         gpus = [Gpu(driver, index) for index in range(count)] if not asleep else _place(driver, count, addresses, asleep)
         driver.listed.extend(gpus)
-        on_failure.callback(driver.listed.clear)  # no thread could be started: nothing is asked of them
+        on_failure.callback(driver.listed.clear)
         open_all(gpus)
         if all(gpu.stranger for gpu in gpus):
             words = f"{maker.paths()[0]} lists no {maker.chip} of {maker.brand}: {gpus[0].stranger}"
@@ -151,9 +158,9 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
 
 
 def _place(driver: NvidiaDriver, count: int, addresses: list[str], asleep: list[str]) -> list[Gpu]:
-    """List GPUs of which some sleep: those that are awake by the numbers that the driver gives for their addresses, the others in between.
+    """List GPUs while some are suspended. Awake ones get NVML's number for their address; the others fill the gaps.
 
-    Looking one up by its number would wake it if that is a sleeping one's. In a container the driver may have fewer than the bus shows.
+    Looking up a suspended GPU by its number would wake it. In a container, the driver may have fewer GPUs than the bus shows.
     """
     queries = Queries(driver.library, [], GONE)
     found: dict[int, str] = {}
@@ -169,25 +176,25 @@ def _place(driver: NvidiaDriver, count: int, addresses: list[str], asleep: list[
 
 
 def _as_nvml(address: str) -> bytes:
-    """Write a PCI address as NVML does."""
+    """Format a PCI address as NVML does."""
     domain, _, rest = address.partition(":")
     return f"{domain:0>8}:{rest}".upper().encode()
 
 
 def _seen_asleep(maker: Maker, address: str) -> dict[str, Any]:
-    """Return what the kernel knows of a GPU without waking it: the parts of its identity by which it is listed."""
+    """Return the parts of a GPU's identity that the kernel knows without waking it."""
     printed = read_text(f"/proc/driver/{maker.name}/gpus/{address}/information") or ""
     model, uuid = (re.search(form, printed, re.MULTILINE) for form in (r"^Model:\s+(\S.*)$", r"^GPU UUID:\s+(GPU-[0-9a-f-]+)$"))
     name = model[1] if model else f"{maker.brand} {maker.chip} ({read_text(f'{PCI}/{address}/device') or 'of an unknown model'})"
-    # The UUID has question marks until the GPU was first used.
+    # The kernel prints question marks as the UUID until the GPU was first used. The pattern does not match them.
     return {"name": name, "uuid": uuid[1] if uuid else "", "pci_bus_id": _as_nvml(address).decode()}
 
 
 class SleepingDriver:
-    """GPUs of which all sleep: listed as the kernel knows them. NVML is not opened before one of them is awake.
+    """A driver for GPUs that are all suspended, listed from the kernel's data. NVML is opened once one of them is awake.
 
     Args:
-        maker: Whose they are.
+        maker: Their maker.
         addresses: Their PCI addresses.
 
     Attributes:
@@ -223,8 +230,8 @@ class SleepingDriver:
 def open_all(gpus: Iterable[Gpu]) -> None:
     """Open GPUs one after the other on a thread, as far as the driver answers.
 
-    When a call has not returned for a while, the thread is left with the GPU that it is stuck with, and another one goes on with the rest.
-    The GPU is listed with all that is known of it once the call returns.
+    If a call does not return for a while, that thread is left with its GPU, and a new thread continues with the rest. Once the call
+    returns, the GPU's identity is completed.
     """
     pending, patience, finished = iter(gpus), PATIENCE, False
     while not finished:
@@ -244,16 +251,17 @@ def _open_pending(pending: Iterator[Gpu], progress: list[Any]) -> None:
 
 
 _NOW = tuple(row._replace(name=f"{row.name} now") for row in (*FAST_ROWS, MARGIN) if row.name in ("temp", MARGIN.name))
-"""Temperature and margin, read together with the margins at the limits."""
+"""Temperature and margin, read together with the margins of the limits."""
 _T_LIMIT_ROWS = {name: NvmlMetric(f"{name} T.Limit", field, minimum=COLDEST, maximum=HOTTEST) for name, field in T_LIMITS.items()}
 
 
 def read_once(library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) -> CallGroup:
-    """Read rows once; a limit of temperature without a threshold is computed.
+    """Read constant rows. A temperature limit without a threshold is computed from margins.
 
-    Until Hopper NVML has thresholds in degrees. Ada and later may refuse these, and say how far the GPU is from a reference
-    (``nvmlDeviceGetMarginTemperature``) and how far each limit is from the same reference (the T.Limit fields, negative above it). A limit
-    is then the temperature and the margin, less the limit's own.
+    Up to Hopper, NVML has thresholds in degrees. Ada and later may refuse these. They report how far the GPU is from a reference
+    (``nvmlDeviceGetMarginTemperature``), and how far each limit is from the same reference (the T.Limit fields, negative above it).
+    A limit
+    is then the temperature plus the margin, minus the limit's own margin.
     """
     limits = [_T_LIMIT_ROWS[row.name] for row in rows if row.name in T_LIMITS]
 
@@ -278,16 +286,17 @@ def _gone(backend: str) -> SourceError:
 
 
 class Gpu(Listed):
-    """One GPU's place in the list.
+    """A GPU's entry in the list.
 
     Args:
         driver: The open driver.
         index: NVML's number of the GPU.
-        address: Its PCI address, where it is to be looked up by that.
+        address: Its PCI address, if it is to be looked up by it.
 
     Attributes:
-        stranger: Why it is not the vendor's, as where a container has another vendor's stand-in for NVML; empty for one that is.
-        left: Why another backend lists it; empty where none does.
+        stranger: Why it is not the vendor's, for example because a container has another vendor's stand-in for NVML; empty
+            otherwise.
+        left: Why another backend lists it; empty if none does.
     """
 
     stranger = left = ""
@@ -308,7 +317,7 @@ class Gpu(Listed):
         self._instances_due = -math.inf
 
     def open(self, progress: list[Any]) -> None:
-        """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
+        """Identify the GPU and its MIG instances. A failure is kept, and raised when the GPU is read."""
         now = self._driver.clock.monotonic()
         try:
             self.let_sleep()
@@ -335,20 +344,20 @@ class Gpu(Listed):
                 self._failure = failure
             self._driver.update()
         if self.device is not None and now >= self._instances_due and self._look_for_instances(now, self.device.handle, progress):
-            # What a GPU supports depends on the mode: nothing that was remembered holds any more.
+            # The supported calls depend on the MIG mode, so everything remembered about them is dropped.
             self.bind(self.device.handle, self._driver.needed)
         return min(self._again, self._instances_due)
 
     def _back_off(self, now: float) -> None:
-        """Set the time of the next attempt to find the GPU."""
+        """Schedule the next attempt to find the GPU."""
         self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def _look_for_instances(self, now: float, handle: Handle, progress: list[Any]) -> bool:
-        """List MIG instances that turned up; those that are gone find out by themselves. Returns: whether the MIG mode has changed."""
+        """List new MIG instances; removed ones notice it themselves. Returns whether the MIG mode has changed."""
         before = self._partitioned
         queries = Queries(self._driver.library, progress, LOST)
         self._instances_due = now + TEN_SECONDS * EARLY
-        modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
+        modes = (ctypes.c_uint * 2)()  # the current mode, and the mode after the next reset
         if queries.call("nvmlDeviceGetMigMode", handle, ctypes.byref(modes), ctypes.byref(modes, 4)):
             self._partitioned = modes[0] == 1  # NVML_DEVICE_MIG_ENABLE
         elif queries.complete:
@@ -363,17 +372,17 @@ class Gpu(Listed):
             if found is not None and uuid and uuid not in self._instances:
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
                 self._instances[uuid] = instance = Instance(self._driver, handle, found, _ask_gpu_instance(queries, found), identity)
-                # A file of its own: other threads read the GPU and its other instances.
+                # Not the GPU's file: other threads read the GPU and its other instances.
                 instance.power = None if self.power is None else KeptFile(self.power.path)
                 self._driver.add(instance)
             elif name and name != self._instances[uuid].identity.name:
-                # One that is made again with the same ids has the same UUID, and may have another profile.
+                # An instance made again with the same ids has the same UUID, but may have another profile.
                 self._instances[uuid].identity = self._instances[uuid].identity._replace(name=name, memory_total_bytes=None)
                 self._driver.update()
         return self._partitioned != before
 
     def _recognise(self, queries: Queries, progress: list[Any]) -> Handle:
-        """Ask for what a GPU is listed and numbered by."""
+        """Ask for the facts that list and number a GPU."""
         lookup = Queries(self._driver.library, progress, frozenset())
         where: bytes | int = self._index
         names = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
@@ -382,7 +391,7 @@ class Gpu(Listed):
         handle, status = lookup.handle(names[0], where), lookup.status
         if handle is None and status not in DECISIVE:
             handle = lookup.handle(names[1], where)
-            # The first form numbers only the GPUs that it can open.
+            # The older form numbers only the GPUs that it can open, so the number may mean another GPU.
             numbered = handle is not None and not self._address and self._driver.library.forms("nvmlDeviceGetIndex")
             if numbered and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
                 handle = None
@@ -397,7 +406,7 @@ class Gpu(Listed):
         self.stranger = f"its devices are those of the PCI vendor 0x{other}" if other else self.left
         if self.stranger:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, self.stranger, backend=self._driver.maker.name)
-        if not name and not queries.status and identifier:  # a garbled one
+        if not name and not queries.status and identifier:  # the name is garbled
             name = f"{self._called} {identifier}"
         self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
         if queries.complete:
@@ -405,7 +414,7 @@ class Gpu(Listed):
         return handle
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
-        """Ask for everything else about a GPU that does not change."""
+        """Ask for the GPU's other constant facts."""
         unified = self.identity.unified
         architecture = queries.architecture(handle) or self.identity.architecture
         shared = architecture == "Orin" or _SHARES_MEMORY.search(self.identity.name) is not None
@@ -417,10 +426,10 @@ class Gpu(Listed):
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
-            numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
+            numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # only of GPUs that are NUMA nodes themselves
             part_number=queries.text("nvmlDeviceGetBoardPartNumber", handle),
             compute_capability=queries.compute_capability(handle),
-            # The kernel's own list counts, which is added to the identity later; a container may hide it.
+            # The kernel's list of CPUs is preferred and added to the identity later. A container may hide it.
             cpu_affinity="" if pci_slot(self.identity.pci_bus_id)[1] else queries.cpu_affinity(handle),
             **queries.platform(handle),
         )
@@ -428,7 +437,7 @@ class Gpu(Listed):
             self.bind(handle, self._driver.needed)
 
     def _learn(self, **facts: Any) -> None:
-        """Take over new facts; what could not be had this time stays as it was."""
+        """Add facts to the identity; a fact that is missing this time keeps its value."""
         status = f"{PCI}/{pci_address(facts.get('pci_bus_id', ''))}/power/runtime_status"
         if self.power is None and facts.get("pci_bus_id") and exists(status):
             self.power = KeptFile(status)
@@ -437,6 +446,7 @@ class Gpu(Listed):
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         library, maker = self._driver.library, self._driver.maker
         self.needed = needed
+        # Slow values are due again, even if the first attempt fails.
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         used = {pace: tuple(row for row in own_rows(rows, maker) if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
@@ -444,7 +454,7 @@ class Gpu(Listed):
             slow.append(read_once(library, handle, used[ONCE]))
         if not needed.isdisjoint(PCIE_RATES):
             slow.append(PcieThroughput(library, self._driver.meter, handle, SECOND if PCIE_EACH_SECOND in needed else TEN_SECONDS))
-        # A part of the GPU's identity, whatever is needed.
+        # The fabric is part of the GPU's identity, so it is read in any case.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):
             slow.append(Links(library, handle, needed))
@@ -465,19 +475,19 @@ class Gpu(Listed):
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
     def _note_fabric(self, words: str) -> None:
-        """Note how the GPU stands in the NVLink fabric."""
+        """Set the GPU's state in the NVLink fabric."""
         self.identity = self.identity._replace(fabric=words)
         self._driver.update()
 
 
 def _of_module(said: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Give the energy counter of a GPU its name where it is the module's."""
+    """Report the energy counter of a GPU under the module's name, for products where it counts the module."""
     joules, why = said[ENERGY_ROWS[0].name], "the driver counts the energy of the module, CPU and memory included: moduleEnergyJoules"
     return {MODULE_ENERGY: joules, ENERGY_ROWS[0].name: Unavailable(Reason.NOT_SUPPORTED, why)}
 
 
 def _ask_gpu_instance(queries: Queries, handle: Handle) -> int | Unavailable:
-    """Ask for the id of a MIG instance's GPU instance."""
+    """Ask for the id of a MIG instance's GPU instance. Returns the id, or why it is not known."""
     function = "nvmlDeviceGetGpuInstanceId"
     answer = queries.number(function, handle, most=MOST_GPU_INSTANCES)
     if answer is None:
@@ -486,13 +496,13 @@ def _ask_gpu_instance(queries: Queries, handle: Handle) -> int | Unavailable:
 
 
 class Instance(Listed):
-    """One MIG instance in the driver's list: bound to a handle while it exists.
+    """A MIG instance in the driver's list, bound to a handle while it exists.
 
     Args:
         driver: The open driver.
         parent: The GPU's handle.
-        handle: Its own, when it was listed.
-        gpu_instance: The id of its GPU instance, by which GPM knows it, or why that is not known.
+        handle: The instance's handle when it was listed.
+        gpu_instance: The id of its GPU instance, which GPM needs, or why it is not known.
         identity: Its UUID and its GPU.
     """
 
@@ -534,7 +544,7 @@ class Instance(Listed):
                     self._gpu_instance = known
                     self.bind(handle, self._driver.needed)
                     self._driver.update()
-                # What listing the instance did not need.
+                # These facts were not needed to list the instance.
                 if self.identity.memory_total_bytes is None:
                     total, architecture = queries.memory_total(handle), queries.architecture(self._parent)
                     self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
@@ -549,7 +559,7 @@ class Instance(Listed):
         return self._again
 
     def _look_for(self) -> SourceError:
-        """Return why a handle is no longer the instance's."""
+        """Return the error for a handle that is no longer the instance's."""
         self._again = -math.inf
         self.find(self._driver.clock.monotonic(), [])
         if self.device is None:

@@ -1,8 +1,10 @@
 """Xid and SXid errors in the kernel's log.
 
-NVML reports what happens after a GPU was registered for events. The driver also prints each error into the kernel's log (``/dev/kmsg``),
-which goes back to the start of the machine, or to where older records were overwritten. ``accelmetrics serve`` follows it where it may;
-``schemas/xid.py`` adds both up.
+NVML reports only errors after a GPU was registered for events. The driver also prints each error into the kernel's log
+(``/dev/kmsg``).
+The log goes back to the start of the machine, or to the oldest record that was not overwritten. ``accelmetrics serve`` follows it
+if it
+has the permission; ``schemas/xid.py`` adds up both sources.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from accelmetrics.schemas.xid import KNOWN_XIDS
 
 PATH = "/dev/kmsg"
 LONGEST_RECORD = 8192
-"""Bytes of a record with its prefix; the kernel makes none that is longer."""
+"""Bytes of the longest record with its prefix; the kernel makes no longer one."""
 LONGEST_LOOK, LONGEST_FIRST_LOOK = 0.2, 2.0
-"""Seconds that a look takes at most; that reading what the log holds at the start takes. The next look goes on."""
+"""Most seconds of one look, and of reading the log's content at the start. The next look continues from there."""
 ABSENT = (errno.ENOENT, errno.ENXIO)
 _RECORD = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.ASCII)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,4})\b,? ?(.*)")
-# A switch prints several lines for one error; the first says how severe it is.
+# A switch prints several lines for one error. Only the first has the severity, so only that one is counted.
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6}), ((?:Non-fatal|Fatal),? ?.*)")
 
 
 def unreadable() -> str:
-    """Return why the kernel's log may not be read; empty where it may, and where there is none."""
+    """Return why the kernel's log may not be read; empty if it may, or if there is none."""
     try:
         KernelLog().close()
     except OSError as error:
@@ -39,14 +41,14 @@ def unreadable() -> str:
 
 
 class KernelError(NamedTuple):
-    """An error that the NVIDIA driver printed.
+    """An error printed by the NVIDIA driver.
 
     Attributes:
         time: When, in seconds since 1970.
         address: The PCI address of the GPU or the NVSwitch.
         code: The Xid, or the SXid.
         switch: Whether it is an NVSwitch's.
-        words: What stands behind the code.
+        words: The text after the code.
     """
 
     time: float
@@ -60,13 +62,13 @@ class KernelLog:
     """The kernel's log, read without ever waiting for a record.
 
     Args:
-        after: The number of the last record that is known already; -1 for none.
+        after: The number of the last known record; -1 for none.
 
     Attributes:
         sequence: The number of the last record that was read.
 
     Raises:
-        OSError: It is not there, or may not be read.
+        OSError: It does not exist, or may not be read.
     """
 
     def __init__(self, after: int = -1) -> None:
@@ -76,7 +78,7 @@ class KernelLog:
         self._file = os.open(sysroot() + PATH, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
 
     def read(self) -> list[KernelError]:
-        """Return the errors in what was printed since the last look, as far as that is gone through in time."""
+        """Return the errors printed since the last look, as far as the time allows."""
         found: list[KernelError] = []
         until = time.monotonic() + LONGEST_LOOK
         while time.monotonic() < until:
@@ -88,10 +90,10 @@ class KernelLog:
                 if error.errno in (
                     errno.EPIPE,
                     errno.EINVAL,
-                ):  # overwritten before it was read, or too long: the next read goes on behind it
+                ):  # overwritten before it was read, or too long: the next read continues after it
                     continue
                 break
-            if not data:  # a file in its place has an end
+            if not data:  # only an ordinary file in its place has an end
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._rest = self._rest[-LONGEST_RECORD:]
@@ -99,7 +101,7 @@ class KernelLog:
         return found
 
     def count(self) -> list[KernelError]:
-        """Count the errors of GPUs in what was printed since the last look, and return all errors."""
+        """Count the GPU errors printed since the last look, and return them with the switches' errors."""
         errors = self.read()
         KNOWN_XIDS.sequence = self.sequence
         for one in errors:
@@ -108,7 +110,7 @@ class KernelLog:
         return errors
 
     def count_all(self) -> list[KernelError]:
-        """Count the errors in all that the log holds, as far as that is gone through in time."""
+        """Count the errors in the whole log, as far as the time allows."""
         found: list[KernelError] = []
         until, before = time.monotonic() + LONGEST_FIRST_LOOK, None
         while time.monotonic() < until and (before is None or before != self.sequence):
@@ -117,20 +119,21 @@ class KernelLog:
         return found
 
     def close(self) -> None:
-        """Close it."""
+        """Close the log."""
         os.close(self._file)
 
     def _error(self, line: bytes) -> KernelError | None:
         record = _RECORD.fullmatch(line.decode("utf-8", "replace"))
-        if record is None:  # what a record says beside its message
+        if record is None:  # a continuation line with a record's properties
             return None
         known, self.sequence = self.sequence, max(self.sequence, int(record[2]))
-        # Programs may write into the log too; the kernel's own records have facility 0.
+        # Programs may write into the log too. Only the kernel's own records have facility 0.
         if int(record[2]) <= known or int(record[1]) >> 3:
             return None
         for form in (_XID, _SXID):
             if said := form.match(record[4]):
                 address = said[1] if "." in said[1] else f"{said[1]}.0"
+                # Records have the monotonic time since the start of the machine.
                 printed = time.time() - max(0.0, time.clock_gettime(time.CLOCK_MONOTONIC) - int(record[3]) / 1e6)
                 return KernelError(printed, pci_address(address), int(said[2]), form is _SXID, said[3].strip())
         return None

@@ -1,8 +1,10 @@
-"""NVLink, every ten seconds: state, traffic and errors link by link, what all links come to, and the fabric of NVLink switches.
+"""NVLink, every ten seconds: state, traffic and errors of each link, totals over all links, and the fabric of NVLink switches.
 
-One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. Drivers
-without the field for the state are asked for it link by link. Generations of NVLink count errors in different fields. Which of them a GPU
-has is found out once, of one link that is up, and stays until the driver is opened again: a counter that changed its source would jump.
+One batch of fields covers all links. A link that is down has no traffic, and its failing fields affect no others. On drivers
+without a
+field for the state, it is asked link by link. Generations of NVLink count errors in different fields. Which fields a GPU has is
+found out
+once, from one link that is up, and kept until the driver is reopened: a counter that changed its source would jump.
 """
 
 from __future__ import annotations
@@ -53,21 +55,23 @@ from accelmetrics.schemas.fabric import fabric_faults
 MOST_LINKS = 36
 COUNT = NvmlMetric("links", NvmlField(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
 TOTALS = {"nvlinkTxBytesTotal": "txBytesTotal", "nvlinkRxBytesTotal": "rxBytesTotal"}
-"""The metric of all links, and that of one of them."""
+"""The metric of one link, by the metric of all links."""
 NO_FIELD = (unavailable(NOT_SUPPORTED), field_unavailable(INVALID_ARGUMENT))
-"""Why a field has no value that it never will have, on this GPU or with this driver."""
+"""Reasons of a field that this GPU or this driver will never have."""
 ALL_DOWN = Unavailable(Reason.NOT_SUPPORTED, "no NVLink is up")
 LARGEST_RATIO = 0xFFF
-"""The largest answer of a bit error ratio: 15 × 10⁻²⁵⁵, which stands for none."""
+"""Largest answer of a bit error ratio: 15 × 10⁻²⁵⁵, which means no errors."""
 
 _FABRIC_MEMBERS = ("clusterLow", "clusterHigh", "status", "cliqueId", "state", "healthMask")
 FABRIC = (
     Call((FABRIC_CALL,), "4xQQIIB3xIB3x", (*_FABRIC_MEMBERS, "healthSummary"), version=0x03000028, structure="c_nvmlGpuFabricInfo_v3_t"),
     Call((FABRIC_CALL,), "4xQQIIB3xI", _FABRIC_MEMBERS, version=0x02000024, structure="c_nvmlGpuFabricInfo_v2_t"),
 )
-"""The newest version first: the cluster's id, which has 16 bytes, the status of joining, the clique, and the state, which is one byte."""
+"""Calls for the fabric, the newest version first: the cluster's id of 16 bytes, the status of joining, the clique, and the state of
+one byte.
+"""
 FABRIC_SAFE_FROM = 550
-"""The first driver whose function can be called: on older ones it crashes the process."""
+"""The first driver branch with a safe function; on older ones it crashes the process."""
 NO_FABRIC, COMPLETED = 0, 3
 FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", COMPLETED: "NVLink fabric: joined"}
 MOST_SUMMARY = 3
@@ -76,11 +80,11 @@ UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not say which version
 NO_HEALTH = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say it of this GPU")
 
 _Source = tuple[NvmlField, bool]
-"""A field of one link, or of all of them together."""
+"""A field, and whether it covers all links instead of one."""
 
 
 class Links(Paced):
-    """State and traffic of the links of one GPU, and what all of them come to.
+    """State and traffic of the links of one GPU, and their totals.
 
     Args:
         library: The open library.
@@ -97,16 +101,16 @@ class Links(Paced):
         self._group: CallGroup | None = None
         self._state_by_field = True
         self._state_given = False
-        # Where each count may stand, in the order in which it is looked for.
+        # The possible sources of each count, in the order of preference.
         self._sources: dict[str, tuple[_Source, ...]] = {}
         for name in (name for name in LINK_COUNTS if name in needed):
             first, *others = ((field, False) for field in LINK_COUNTS[name])
             of_all = [(LINK_COUNTS_OF_ALL[name], True)] if name in LINK_COUNTS_OF_ALL else []
             self._sources[name] = (first, *of_all, *others)
         self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items() if name in needed}
-        self._probed = False  # whether fields that a link does not have are left out of them
-        self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
-        self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
+        self._probed = False  # whether fields that the links lack have been removed from them
+        self._given: set[str] = set()  # counts that had a value once: their source is kept, even if it fails later
+        self._summed: dict[str, bool] = {}  # by total of traffic, once known: whether it is the sum over the links
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._group is None:
@@ -139,7 +143,7 @@ class Links(Paced):
         of_links = [f"nvlink.{link}.{name}" for link in range(self._links) for name in ("state", *LINK_TRAFFIC)]
         answers = {name: found[name] for name in of_links if not is_unsupported(found[name])}
         answers |= {name: self._counted(name, found) for name in self._sources}
-        # The driver's totals of traffic are replaced by sums over the links where they are refused, or stay 0 beside links that count.
+        # A total of traffic is replaced by the sum over the links if the driver refuses it, or if it stays 0 while links count.
         for name, of_link in TOTALS.items():
             total, summed = found[name], self._over_links(of_link, found, before="nvlink.")
             if name not in self._summed and not isinstance(total, Unavailable) and total > 0:
@@ -152,7 +156,7 @@ class Links(Paced):
                     self._summed[name] = True
             elif name in self._summed:
                 answers[name] = summed
-        if self._sources != before:  # from the next time on, what the GPU does not have is not asked for
+        if self._sources != before:  # from the next call on, sources that the GPU lacks are not read
             self._group.read_instead(self._rows())
         return answers
 
@@ -161,10 +165,10 @@ class Links(Paced):
         return _rows(self._links, self._state_by_field, sources)
 
     def _probe(self, link: int | None, now: float, progress: list[Any]) -> None:
-        """Leave out the fields that a link does not have: asked of every link, those of other generations are several hundred.
+        """Remove the fields that a link lacks. Otherwise several hundred fields of other NVLink generations would be read.
 
         Args:
-            link: One that is up; None where all are down, of which some refuse fields that they have.
+            link: A link that is up. None if all are down, because some of these refuse fields that they have.
             now: The time.
             progress: Grows with every call.
         """
@@ -179,7 +183,7 @@ class Links(Paced):
             self._sources[name] = tuple((field, of_all) for field, of_all in known if of_all or str(field.identifier) not in lacks)
 
     def _counted(self, name: str, found: Mapping[str, Value]) -> Value:
-        """Return a count or a ratio over all links, and settle for the first source that the GPU has."""
+        """Return a count or a ratio over all links, and keep the first source that the GPU has."""
         answer, down = NO_FIELD[0], False
         for source in self._sources[name]:
             field, of_all = source
@@ -197,7 +201,7 @@ class Links(Paced):
         return ALL_DOWN if down else answer
 
     def _over_links(self, name: str, found: Mapping[str, Value], ratio: bool = False, before: str = "") -> Value:
-        """Add up what links answer, or return the largest ratio; where one that is not down has no value, return why."""
+        """Return the sum over the links, or the largest ratio; if a link that is not down has no value, the reason."""
         values: list[Number] = []
         for link in range(self._links):
             answer = found[f"{before}{link}.{name}"]
@@ -213,7 +217,7 @@ class Links(Paced):
 
 @cache
 def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tuple[NvmlMetric, ...]:
-    """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
+    """Make the rows for this number of links. Cached, because all GPUs of a machine have the same number."""
     rows = [NvmlMetric(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
     fields = sorted(sources)
     rows += [NvmlMetric(str(field.identifier), field, maximum=LARGEST) for field, of_all in fields if of_all]
@@ -235,8 +239,8 @@ class Fabric(CallGroup):
     Args:
         library: The open library.
         handle: The GPU's handle.
-        driver_version: Decides whether the question may be asked at all.
-        announce: Takes the state in words.
+        driver_version: Decides whether the call is safe.
+        announce: Called with the state in words.
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
@@ -256,7 +260,7 @@ class Fabric(CallGroup):
             if self._buffer.statuses[0] != ARGUMENT_VERSION_MISMATCH:
                 self._settled = True
                 break
-            self.read_instead(_fabric_rows(call))  # and the newest again, where the driver knows none of them today
+            self.read_instead(_fabric_rows(call))  # ends with the newest again, if the driver accepts none of them
             found = super().ask(now, progress)
         if found is None:
             return None
@@ -286,7 +290,7 @@ def _fabric_rows(call: Call) -> tuple[NvmlMetric, ...]:
 
 
 def _health(mask: int, summary: int | None) -> dict[str, Value]:
-    """Decode the health mask and the summary, which drivers without the third version do not have."""
+    """Decode the health mask and the summary; drivers without the third version have no summary."""
     wrong = impossible(FABRIC_CALL)
     answers: dict[str, Value] = {
         "fabricHealthMask": mask,

@@ -1,7 +1,8 @@
-"""Where one vendor's library differs from NVIDIA's: a row each for NVIDIA and for the vendors whose libraries have NVML's form.
+"""Differences of NVML-like libraries: a row for NVIDIA, and one for each vendor with a library of NVML's form.
 
-The other files of this folder speak of NVML, NVIDIA and GPUs throughout. What those are called in another vendor's library is looked up
-where a function is bound, and put into words where a reason or an error leaves the driver.
+The other files of this folder use the terms NVML, NVIDIA and GPU throughout. Another library's function names are substituted when
+a
+function is bound, and its words when a reason or an error leaves the driver.
 """
 
 from __future__ import annotations
@@ -19,32 +20,33 @@ if TYPE_CHECKING:
 
 
 class Maker(NamedTuple):
-    """One vendor and its library.
+    """A vendor and its library.
 
     Attributes:
-        name: The backend's name, which is the vendor's in identities.
-        brand: The vendor for people.
+        name: The backend's name, which is also the vendor in identities.
+        brand: The vendor's name in messages.
         source: The library in one word, for ``doctor``.
-        vendor_id: The PCI id of its devices' vendor.
-        nodes: Its device nodes, for people.
-        paths: Lists what the library is loaded by; the first that is there is used.
-        is_installed: Says whether the library's file is there, without loading it.
-        advise: Says what to do where the library is missing, or else its devices are; empty where both are there.
-        devices: Lists the PCI addresses of the devices that its driver has.
-        module_version: Returns the version of the loaded kernel module, empty where that is not known.
+        vendor_id: The PCI vendor id of its devices.
+        nodes: Its device nodes in messages.
+        paths: Returns the names and paths to load the library by; the first that exists is used.
+        is_installed: Returns whether the library's file exists, without loading it.
+        advise: Returns advice if the library, or else its devices, are missing; empty if both exist.
+        devices: Returns the PCI addresses of the devices that its driver has.
+        module_version: Returns the version of the loaded kernel module, empty if not known.
         kind: The first word of its devices' keys.
-        chip: What it calls a device.
-        spelling: What NVML's names and words are here, put in one after the other.
-        rows: By metric of NVML's table, the row in its place (``NvmlMetric``): with another call, or for another metric.
-        gives: The metrics and patterns that its library has calls for, those without after a ``-``; all where left out. Metrics of the
-            watched process have ``process.`` in front.
-        pci: The layout of a device's PCI address: domain, bus, device, the device's and its vendor's id as one number, the address as text.
+        chip: Its word for a device.
+        spelling: Replacements for NVML's names and words, applied in order.
+        rows: By metric of NVML's table, the row that replaces it (``NvmlMetric``): with another call, or for another metric.
+        gives: The metrics and patterns with calls in its library, and with a ``-`` in front those without; all metrics by default.
+            Metrics of the watched process have ``process.`` in front.
+        pci: The layout of a device's PCI address: domain, bus, device, the device's and its vendor's id as one number, the address
+            as text.
         architectures: The names of its architectures, by number.
-        faults: What to look for in the kernel's log when a device is lost.
+        faults: The messages to look for in the kernel's log when a device is lost.
         load: The command that loads its kernel module, in brackets.
         reset: The command that resets a device, in brackets.
         start: How a container gets its devices, in brackets.
-        leaves: Says of a device, by its name, why another backend lists it; empty of one that is listed.
+        leaves: Returns, by a device's name, why another backend lists it; empty if this backend does.
     """
 
     name: str
@@ -71,17 +73,17 @@ class Maker(NamedTuple):
     leaves: Callable[[str], str] = lambda _: ""
 
     def spell(self, text: str) -> str:
-        """Return NVML's name of a function, or words about NVML, as they are here."""
+        """Return a function's name, or words about NVML, in the terms of this library."""
         for nvidias, own in self.spelling:
             text = text.replace(nvidias, own)
         return text
 
     def reason(self, reason: Unavailable) -> Unavailable:
-        """Return a reason in the words of this library."""
+        """Return a reason in the terms of this library."""
         return reason._replace(detail=self.spell(reason.detail)) if self.spelling else reason
 
     def called(self, metric: str) -> str:
-        """Return what a metric of NVML's table is called here."""
+        """Return this vendor's name for a metric of NVML's table."""
         return self.rows[metric].name if metric in self.rows else metric
 
     def covers(self, metric: str) -> bool:
