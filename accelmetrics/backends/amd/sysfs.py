@@ -164,6 +164,7 @@ class Card:
         self._compute: int | None = None
         self._sensors: dict[str, str] = {}
         self._due = -math.inf
+        self._absent: set[str] = set()
         self._reading = threading.Lock()
         self._latest: tuple[float, gpu_metrics.MetricsTable | Unavailable] = (-math.inf, NO_TABLE)
 
@@ -202,6 +203,7 @@ class Card:
             SourceError: The driver no longer shows any value of the card.
         """
         if now >= self._due:
+            self._absent.clear()
             self._sensors = self._labels()
             self._slow = self._read_slow(progress)
             self._link = self._read_link(progress)
@@ -325,11 +327,15 @@ class Card:
 
     def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
         """Return a file's content, or why it cannot be read; None if the file does not exist."""
+        if name in self._absent:
+            return None
         if name not in self._kept:
             self._kept[name] = self._files.keep(f"{self._base}/{name}")
         try:
             return self._kept[name].read()
         except (FileNotFoundError, NotADirectoryError):
+            # A card has a third of the files. To look for the others at every reading costs as much as to read these.
+            self._absent.add(name)
             return None
         except OSError as error:
             reason, words = ERRORS.get(error.errno or 0, (Reason.DRIVER_ERROR, error.strerror or str(error)))

@@ -420,7 +420,8 @@ class Table:
         self._temperatures = tuple(names)
         self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
-        self._known: dict[tuple[Row, str, str], Value | None] = {}
+        # By a row's identity: to hash its fields costs more than to look it up.
+        self._known: dict[tuple[int, str, str | None], Value | None] = {}
 
     def _words(self, row: Row) -> str:
         if row.words or isinstance(row, Derived):
@@ -548,21 +549,21 @@ class Table:
         Returns:
             The number or the reason, and the place that gave it; None as the place if there was nothing anywhere.
         """
-        why: Unavailable | None = None
-        for place in _places(row) if only is None else (only,):
+        why: Value | None = None
+        places = _places(row) if only is None else (only,)
+        for place in places:
             said = record.get(place)
+            if said is None:
+                continue
             value = self._same(row, place, said) if isinstance(said, str) and isinstance(row, Field) else self._value(row, place, said)
             if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
                 return value, place
             why = why or value
-        sought = only or _places(row)[0]
-        # A pattern of files is unreadable for a person, and the first of several places may belong to another driver.
-        words = f"not found: {row.words}" if "[" in sought and row.words else f'{self._source} gives no "{sought}"'
-        return why or Unavailable(Reason.NOT_SUPPORTED, words), None
+        return why or self._same(row, places[0], None) or NOT_READ, None
 
-    def _same(self, row: Field, place: str, said: str) -> Value | None:
-        """Like :meth:`_value`, but cached: most texts are the same at the next reading, except counters'."""
-        asked = (row, place, said)
+    def _same(self, row: Field | Rate, place: str, said: str | None) -> Value | None:
+        """Return :meth:`_value` from a cache: most files but counters hold the same text at the next reading, or are missing again."""
+        asked = (id(row), place, said)
         if asked not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -570,8 +571,12 @@ class Table:
         return self._known[asked]
 
     def _value(self, row: Field | Rate, place: str, said: object) -> Value | None:
-        """Return the number at a place, or the reason why it is none; None if there is nothing."""
-        if said is not None and isinstance(row, Field) and row.convert is not None and not isinstance(said, Unavailable):
+        """Return the number at a place, or the reason why there is none; None if ``convert`` finds nothing in the text."""
+        if said is None:
+            # A pattern of files is unreadable for a person, and the first of several places may belong to another driver.
+            words = f"not found: {row.words}" if "[" in place and row.words else f'{self._source} gives no "{place}"'
+            return Unavailable(Reason.NOT_SUPPORTED, words)
+        if isinstance(row, Field) and row.convert is not None and not isinstance(said, Unavailable):
             said = row.convert(said)
         if said is None or isinstance(said, Unavailable):
             return said
