@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "finish_timeout": 10.0,
     "finish_timeout_raises": False,
 }
-"""Settings of a separate run: W&B itself collects no code, output or hardware metrics. Times in seconds; older releases lack the last two."""
+"""Settings of a separate run: W&B itself collects no code, output or hardware metrics. Times in seconds; old releases lack the last two."""
 
 
 class WandbExporter(Tracker):
