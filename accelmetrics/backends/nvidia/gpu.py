@@ -144,6 +144,7 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         on_failure.callback(driver.close)
         gpus = [Gpu(driver, index) for index in range(count)] if not asleep else _place(driver, count, addresses, asleep)
         driver.listed.extend(gpus)
+        # If no thread can be started, no call is pending: without entries that wait for one, close() shuts NVML down.
         on_failure.callback(driver.listed.clear)
         open_all(gpus)
         if all(gpu.stranger for gpu in gpus):

@@ -1,9 +1,10 @@
-"""The metrics of an NVIDIA GPU: one row says what a value is called, where NVML has it, in which unit, and how often it is read.
+"""The metrics of an NVIDIA GPU: one row per metric, with its source in NVML, its unit, its bounds and its interval.
 
-Everything else follows from the rows: the calls, their place in the buffer, the decoding, the bounds, the names that a reading
-owes and the words that say where a value is read. The conversion of the fast rows is generated from them (``make generate``).
+Everything else follows from the rows: the calls, their place in the buffer, the decoding, the bounds, the names of a reading, and
+the
+documentation of the sources. The conversion of the fast rows is generated from them (``make generate``).
 
-Layouts are those of NVIDIA's header in ``struct`` notation, without the compiler's padding where it is not written out.
+Layouts are those of NVIDIA's header in ``struct`` notation, without the compiler's padding unless it is written out.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 
 ALL_ONES = 0xFFFFFFFF
-"""NVML's "not available" for 32 bits, and as the scope of a field "all links"."""
+"""NVML's "not available" for 32 bits. As the scope of a field, it means all links."""
 LARGEST = 2**63 - 1
-"""Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
+"""Largest plausible 64-bit answer: sentinels have all bits set, and JSON and Prometheus readers end here."""
 LARGEST_32 = ALL_ONES - 1
 HOTTEST, COLDEST = 150, -100
-"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
+"""Highest and lowest plausible °C. All-ones and byte-sized sentinels are outside."""
 ABOVE_ICE = 1
-"""°C. A chip that works is warmer than ice, and a sensor that is not there says 0."""
+"""Lowest plausible °C of a working chip. A sensor that does not exist reads 0."""
 MOST_MEMORY = 2**47
 """Bytes, more than any board has."""
 FASTEST = 50_000
-"""MHz, more than any clock of a GPU."""
+"""MHz, above any clock of a GPU."""
 MOST_POWER, LEAST_LIMIT = 50_000_000, 1000
-"""mW: more than any board takes, and the lowest limit that is believed."""
+"""mW: more than any board draws, and the lowest plausible limit."""
 MOST_ENERGY = 10**17
-"""mJ, what the most power comes to in sixty years."""
+"""mJ, sixty years of the highest power."""
 KIB, MIB = 1024, 2.0**20
 MEGA = 10**6
 NANOSECONDS = 10**9
-"""In a second."""
+"""Nanoseconds in a second."""
 
 READING, SECOND, TEN_SECONDS, ONCE = 0.0, 1.0, 10.0, math.inf
-"""Seconds between two calls for a value; ``ONCE`` is for what does not change while the driver is open."""
+"""Seconds between two calls for a value; ``ONCE`` is for values that never change while the driver is open."""
 
 
 class NvmlField(NamedTuple):
-    """One value of ``nvmlDeviceGetFieldValues``.
+    """A value of ``nvmlDeviceGetFieldValues``.
 
     Attributes:
         identifier: Its number in the header.
@@ -57,27 +58,27 @@ class NvmlField(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The call that gives it, for messages."""
+        """The function that returns it, for messages."""
         return "nvmlDeviceGetFieldValues"
 
     @property
     def words(self) -> str:
-        """Where it is read, for people."""
+        """Its source in words, for the documentation."""
         return f"NVML_FI_DEV_{self.symbol} ({self.identifier}){' over all links' if self.scope == ALL_ONES else ''}"
 
 
 class Call(NamedTuple):
-    """One function with its arguments, and what it writes.
+    """A function with its arguments, and the layout of its answer.
 
     Attributes:
-        functions: The function's names, the newest first; drivers have some of them.
-        layout: What it writes, as a ``struct`` format without byte order.
-        members: The numbers in ``layout``, by their names in NVML's structure; one without a name otherwise.
-        arguments: What stands between the handle and the pointers: of each number its name in the header, and the number.
-        pointers: Where in what it writes each pointer points, in bytes.
-        version: Written once into the first four bytes, for versioned structures.
-        structure: The class in ``pynvml`` of the same layout, if it has one.
-        fallback: Its older form of another layout, with the same members, for drivers whose newer ones are missing or fail.
+        functions: The function's names, the newest first; a driver has some of them.
+        layout: The answer, as a ``struct`` format without byte order.
+        members: The numbers in ``layout``, by their names in NVML's structure; a single one without a name by default.
+        arguments: The numbers between the handle and the pointers, each after its name in the header.
+        pointers: The offset of each pointer into the answer, in bytes.
+        version: Written once into the first four bytes of a versioned structure.
+        structure: The class in ``pynvml`` of the same layout, if there is one.
+        fallback: An older form with another layout and the same members, for drivers that lack the newer ones or fail in them.
         fields: The fields of a batch of ``nvmlDeviceGetFieldValues``, which has no ``layout``.
     """
 
@@ -93,35 +94,34 @@ class Call(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The name it goes by in messages."""
+        """Its name in messages."""
         return self.functions[0]
 
     @property
     def words(self) -> str:
-        """Where its values are read, for people."""
+        """The source of its values in words, for the documentation."""
         called = self.arguments or self.members != ("",)
         return f"{self.function}({', '.join(name for name, _ in self.arguments)})" if called else self.function
 
 
 class NvmlMetric(NamedTuple):
-    """One metric that NVML gives.
+    """A metric that NVML reports.
 
     Attributes:
         name: The metric.
-        source: The call or the field that gives it.
-        member: Which of the call's numbers it is.
+        source: The call or the field that returns it.
+        member: The name of its number in the call's answer.
         every: Seconds between two calls.
-        maximum: The largest raw answer that is possible.
-        minimum: The smallest one.
-        divisor: What the raw answer is divided by, 1 to leave it a whole number.
-        factor: What it is multiplied by.
-        within: A metric of which it is a part: more than that is impossible.
-        aliases: Other spellings that carry the same value.
-        flags: The metrics that the bits of the answer stand for, from the lowest; the one called ``name`` then says whether any of the
-            bits in ``mask`` is set.
-        mask: Those bits.
-        note: Words about where it is read that do not follow from the row.
-        otherwise: For a field that drivers before it lack, or GPUs: the row of the call that says the same.
+        maximum: The largest possible raw answer.
+        minimum: The smallest possible raw answer.
+        divisor: Divides the raw answer; 1 leaves it a whole number.
+        factor: Multiplies the raw answer.
+        within: A metric that this one is a part of, and cannot exceed.
+        aliases: Other names for the same value.
+        flags: The metrics of the answer's bits, from the lowest. ``name`` then says whether any bit in ``mask`` is set.
+        mask: The bits for ``name``.
+        note: Words about the source that do not follow from the row.
+        otherwise: For a field that older drivers or some GPUs lack: the row with the call for the same value.
     """
 
     name: str
@@ -141,7 +141,7 @@ class NvmlMetric(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every metric that comes of it."""
+        """Every metric that the row gives."""
         return (*self.flags, self.name, *self.aliases)
 
     def bits(self, answer: int) -> tuple[int, ...]:
@@ -150,7 +150,7 @@ class NvmlMetric(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Where it is read, in which unit and how often, for people."""
+        """The source, unit and interval in words, for the documentation."""
         member = f".{self.member}" if self.member else ""
         unit = f" / {self.divisor}" if self.divisor != 1 else {KIB: ", KiB × 1024", MEGA: ", MB/s × 1000000"}.get(self.factor, "")
         pace = {READING: "", SECOND: ", 1 s", TEN_SECONDS: ", 10 s", ONCE: ", once"}[self.every]
@@ -167,7 +167,7 @@ MEMORY = Call(
     structure="c_nvmlMemory_v2_t",
     fallback=Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t"),
 )
-"""Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have the first alone."""
+"""Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have only the first version."""
 SRAM = Call(
     ("nvmlDeviceGetSramEccErrorStatus",),
     "8x11QI4x",
@@ -193,9 +193,9 @@ THROTTLE = (
     "throttle.hwPowerBrakeSlowdown",
     "throttle.displayClockSetting",
 )
-"""In the order of the bits of ``nvmlClocksEventReasons``, from the lowest."""
+"""The flags of ``nvmlClocksEventReasons``, from the lowest bit."""
 THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswith(("Idle", "Setting")))
-"""The bits that are no states of clocks."""
+"""The bits that slow the GPU down; the others are states of its clocks."""
 
 _HOST_TOTAL = "; unified memory, where NVML has no total: MemTotal of /proc/meminfo"
 _HELD = "; unified memory, where NVML does not say: the sum over the processes, 1 s"
@@ -203,12 +203,12 @@ _LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
 
 
 def _call(function: str, *arguments: tuple[str, int], layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
-    """Make a call that writes one number, unsigned of 32 bits unless ``layout`` says otherwise."""
+    """Make a call that writes one number: unsigned with 32 bits, unless ``layout`` says otherwise."""
     return Call((function,), layout, arguments=arguments, pointers=pointers)
 
 
 def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
-    """Take a row's value from a field of the batch, and by its own call where there is no such field."""
+    """Read a row from a field of the batch, and by its own call if there is no field."""
     return row._replace(source=NvmlField(identifier, symbol), otherwise=row)
 
 
@@ -278,7 +278,7 @@ T_LIMITS = {
     "tempLimit.slowdown": NvmlField(194, "TEMPERATURE_SLOWDOWN_TLIMIT"),
     "maxOpTemp": NvmlField(196, "TEMPERATURE_GPU_MAX_TLIMIT"),
 }
-"""By limit, the field that says how large the margin is there: Ada and later have these instead of thresholds."""
+"""The field with the margin at a limit, by limit: Ada and later have these instead of thresholds."""
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
@@ -288,7 +288,7 @@ METRICS = (
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
     NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=ABOVE_ICE),
-    # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
+    # NVML documents both as the mean of a second, on Ampere (except GA100) and later. Other GPUs have only the call.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
     ),
@@ -306,7 +306,7 @@ METRICS = (
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
     NvmlMetric("decoderUtilization", _call("nvmlDeviceGetDecoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
-    # Percent of the noise tolerance speed, which NVML says may be exceeded.
+    # Percent of the noise tolerance speed. NVML documents that it may exceed 100.
     NvmlMetric("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
     _by_field(
         NvmlMetric(
@@ -354,7 +354,7 @@ METRICS = (
     _violation("boardLimit", 77, "BOARD_LIMIT", 3),
     _violation("lowUtilization", 78, "LOW_UTILIZATION", 4),
     _violation("reliability", 79, "RELIABILITY", 5),
-    # Beside the mean of a second, and in the same batch of fields: it costs no call.
+    # In addition to the mean of a second. It is in the same batch of fields, so it costs no call.
     NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_POWER, divisor=1000),
     MARGIN,
     NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
@@ -387,20 +387,21 @@ METRICS = (
 )
 POWER_LIMIT = "enforcedPowerLimitWatts"
 BOARD_METRICS = ("temp", "powerWatts", "powerPercent")
-"""Those of the fast metrics that W&B repeats for the watched process, beside the power limit."""
+"""The fast metrics that W&B repeats for the watched process, in addition to the power limit."""
 SHARES = {"memoryAllocated": ("memoryAllocatedBytes", "memoryTotalBytes"), "powerPercent": ("powerWatts", POWER_LIMIT)}
-"""Metrics in percent, each with its part and its whole. Memory cannot exceed its whole: which of the two is wrong is not known then, so
-neither is given."""
+"""Metrics in percent, each with its part and its whole. If used memory exceeds the total, it is unknown which of the two is wrong, so
+neither is reported.
+"""
 
 LINK_STATE = NvmlField(165, "NVLINK_GET_STATE")
 LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
-"""The state on drivers without the field, link by link."""
+"""The state of one link, on drivers without the field."""
 LINK_TRAFFIC = {"txBytesTotal": NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX")}
-"""KiB of payload; the scope is a link, or all of them."""
+"""KiB of payload. The scope is a link, or all links."""
 LINK_COUNTS = {
     "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"),),
     "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"),),
-    # Blackwell has the second alone.
+    # Blackwell has only the second.
     "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(215, "NVLINK_COUNT_LINK_RECOVERY_EVENTS")),
     "nvlinkRecoverySuccesses": (NvmlField(213, "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS"),),
     "nvlinkRecoveryFailures": (NvmlField(214, "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),),
@@ -415,24 +416,24 @@ LINK_COUNTS = {
     "nvlinkSymbolErrors": (NvmlField(221, "NVLINK_COUNT_SYMBOL_ERRORS"),),
     **{f"nvlinkFec.bin{bin_}": (NvmlField(235 + bin_, f"NVLINK_COUNT_FEC_HISTORY_{bin_}"),) for bin_ in range(16)},
 }
-"""Fields of one link, of which the first that the GPU has is added up over the links. All but the first three are of NVLink 5."""
+"""Fields of one link. The first field that the GPU has is added up over the links. All but the first three counts need NVLink 5."""
 LINK_COUNTS_OF_ALL = {
     "nvlinkCrcErrors": NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"),
     "nvlinkReplayErrors": NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL"),
     "nvlinkRecoveryErrors": NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL"),
 }
-"""The field of all links that older GPUs have instead."""
+"""Fields for all links together, which older GPUs have instead."""
 LINK_RATIOS = {
     "nvlinkEffectiveErrorRatio": NvmlField(220, "NVLINK_COUNT_EFFECTIVE_BER"),
     "nvlinkSymbolErrorRatio": NvmlField(222, "NVLINK_COUNT_SYMBOL_BER"),
 }
-"""Bit error ratios of one link: the exponent in the lower eight bits, the mantissa in the four above them."""
+"""Bit error ratios of one link: the exponent in the lower eight bits, the mantissa in the four bits above."""
 
 FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
 FABRIC_FLAGS = {"degradedBandwidth": 0, "routeRecovery": 2, "routeUnhealthy": 4, "accessTimeoutRecovery": 6}
-"""Where the two bits of each stand in the health mask: 0 not supported, 1 true, 2 false."""
+"""Position of each flag's two bits in the health mask: 0 not supported, 1 true, 2 false."""
 FABRIC_CONFIGURATION = 8
-"""Where the four bits of ``incorrectConfiguration`` stand there."""
+"""Position of the four bits of ``incorrectConfiguration`` in the health mask."""
 OF_FABRIC = (
     *("fabricState", "fabricHealthMask", "fabricHealthSummary"),
     *(f"fabricHealth.{name}" for name in (*FABRIC_FLAGS, "incorrectConfiguration")),
@@ -441,11 +442,11 @@ OF_FABRIC = (
 FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
 SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
 CALLED_ROWS = tuple(row.otherwise or row for row in FAST_ROWS)
-"""The same where the fields that stand for calls are missing."""
+"""The fast rows by call, for GPUs or drivers that lack the fields."""
 ENERGY_ROWS = tuple(row for row in FAST_ROWS if row.name == "energyJoules")
 MODULE_ENERGY = "moduleEnergyJoules"
 MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
-"""What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
+"""The fast rows of a MIG instance. The other values belong to the board and stay with the GPU, so that sums over devices are right."""
 
 GPM_SUPPORT = NvmlMetric(
     "gpm",
@@ -454,9 +455,9 @@ GPM_SUPPORT = NvmlMetric(
     every=ONCE,
     maximum=1,
 )
-"""Not a metric: whether the GPU has profiling metrics."""
+"""Whether the GPU has profiling metrics; not reported as a metric."""
 MOST_PCIE, MOST_NVLINK = 2.0**41, 2.0**46
-"""Bytes per second, several times what the fastest links carry one way."""
+"""Bytes per second, several times the fastest links' rate in one direction."""
 GPM_METRICS = {
     "grEngineActive": (1, "GRAPHICS_UTIL"),
     "smActive": (2, "SM_UTIL"),
@@ -472,13 +473,13 @@ GPM_METRICS = {
     "nvlinkTxBytes": (61, "NVLINK_TOTAL_TX_PER_SEC"),
     "nvlinkRxBytes": (60, "NVLINK_TOTAL_RX_PER_SEC"),
 }
-"""Profiling metrics: number and name in the header. All but the rates are percent."""
+"""Profiling metrics with number and name in the header. All except the rates are in percent."""
 GPM_RATES = {"pcieTxBytes": MOST_PCIE, "pcieRxBytes": MOST_PCIE, "nvlinkTxBytes": MOST_NVLINK, "nvlinkRxBytes": MOST_NVLINK}
-"""The most that is possible of each rate in bytes per second; NVML answers MiB per second."""
+"""Largest plausible rate in bytes per second; NVML reports MiB per second."""
 GPM_OF_INSTANCES = tuple(name for name in GPM_METRICS if name not in GPM_RATES)
-"""What a MIG instance has: its share of PCIe and NVLink is not measured."""
+"""Profiling metrics of a MIG instance: NVML does not measure its share of PCIe and NVLink."""
 GPM_PACE = 0.19
-"""Seconds between samples: every second reading at 10 a second, the one that comes a little early included."""
+"""Seconds between two samples: every second reading at 10 a second, with a margin for one that comes a little early."""
 
 
 OF_LINKS = frozenset(
@@ -491,16 +492,16 @@ OF_LINKS = frozenset(
 OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
 PCIE_COUNTERS = tuple(row for row in FAST_ROWS if row.name in ("pcieTxBytesTotal", "pcieRxBytesTotal"))
 PCIE_RATES = {"pcieTxBytes": ("NVML_PCIE_UTIL_TX_BYTES", 0), "pcieRxBytes": ("NVML_PCIE_UTIL_RX_BYTES", 1)}
-"""The rates that are measured on GPUs without GPM and counters, and the counter in the call: its name and its number."""
+"""Rates that are measured on GPUs without GPM and counters, with the name and number of the call's counter."""
 PCIE_EACH_SECOND = "PCIe throughput each second"
-"""Stands among the needed metrics where one of them is asked for by name."""
+"""Marker in the needed metrics: a PCIe rate is selected by name."""
 PROCESSES = "process"
-"""Stands among the needed metrics for the lists of processes."""
+"""Marker in the needed metrics: the lists of processes are needed."""
 
 
 @lru_cache(maxsize=8)
 def needed_for(metrics: MetricSelection, maker: Maker) -> frozenset[str]:
-    """Find the metrics that are read for a selection: those that may be wanted, and those that others are computed from."""
+    """Find the metrics to read for a selection: wanted ones, and the inputs of wanted shares."""
     covered, device = coverage(maker), f"{maker.kind}.{{i}}"
     parts = (device, f"{device}.mig.{{i}}")
     names = {name for name in (*covered.devices, *covered.optional) if any(metrics.wants_some(f"{part}.{name}") for part in parts)}
@@ -508,6 +509,7 @@ def needed_for(metrics: MetricSelection, maker: Maker) -> frozenset[str]:
     if of_process or metrics.processes:
         names |= {PROCESSES, *of_process.intersection((*BOARD_METRICS, POWER_LIMIT))}
     names.update(part for share, parts in SHARES.items() if share in names for part in parts)
+    # A selection by name asks for the rates on purpose, so they are measured each second. A pattern for all metrics does not.
     by_name = [item for item in metrics.items if "pcie" in item and not item.startswith("-")]
     if by_name and any(name in names and MetricSelection(by_name).wants_some(f"{device}.{name}") for name in PCIE_RATES):
         names.add(PCIE_EACH_SECOND)
@@ -520,13 +522,13 @@ def own_rows(rows: tuple[NvmlMetric, ...], maker: Maker) -> tuple[NvmlMetric, ..
 
 
 def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
-    """List the metrics that fast rows give, in the order in which they are converted; without those of flags."""
+    """List the metrics of fast rows in the order of their conversion, without flags."""
     plain = tuple(name for row in rows if not row.flags for name in row.names)
     return (*plain, *(share for share, (part, _) in SHARES.items() if part in plain))
 
 
 def coverage(maker: Maker) -> Coverage:
-    """List every metric that a maker's library gives with the words that say where it is read."""
+    """Return every metric that a maker's library reports, with its source in words."""
     rows = {name: row.words for row in own_rows(METRICS, maker) for name in row.names if not row.flags}
     for bit, name in enumerate(THROTTLE):
         reason = name.removeprefix("throttle.")

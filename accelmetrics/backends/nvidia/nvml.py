@@ -1,8 +1,10 @@
-"""NVML (``libnvidia-ml.so.1``): the meaning of its return codes, loading it, and single calls for facts about devices.
+"""NVML (``libnvidia-ml.so.1``): its return codes, loading it, and single calls for facts about devices.
 
-The kit loads the library, and its functions are called through ``ctypes``. NVIDIA's own binding (nvidia-ml-py) is not imported, which would
-be a tenth of the time that a first reading takes, and several MiB: the codes, constants and layouts that are needed here are written down,
-and a test holds them equal to the binding's. NVML counts its users, so that another binding in this process goes on undisturbed.
+The kit loads the library, and its functions are called through ``ctypes``. NVIDIA's own binding (nvidia-ml-py) is not imported: it
+would take
+a tenth of a first reading's time, and several MiB. The needed codes, constants and layouts are written down here, and a test
+compares them
+with the binding. NVML counts its users, so another binding in this process is not disturbed.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ ARGUMENT_VERSION_MISMATCH = 25
 GPU_NOT_FOUND = 28
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
-"""Answers after which only opening the driver again can help."""
+"""Return codes after which only reopening the driver can help."""
 LOST = GONE | {GPU_IS_LOST}
-"""Answers that speak for the whole device or driver, not for the call's own values alone."""
+"""Return codes that concern the whole device or driver, not just the values of one call."""
 MISFIT = -1
-"""Not NVML's: the call succeeded, and what it filled is not of the layout that was asked for."""
+"""Our own code: the call succeeded, but its answer has another layout than expected."""
 NOT_RECORDED = -2
-"""Not NVML's: a bundle answers in the library's place (``recorded.py``), and has none of this call."""
+"""Our own code: a bundle replaces the library (``recorded.py``), and has no answer to this call."""
 
 
 _LOST = "look for {faults} in the kernel log; the {chip} comes back with a reset or a reboot, if the hardware is sound"
@@ -88,7 +90,7 @@ MEANINGS: dict[int, tuple[str, Reason, str]] = {
     30: ("NVML_ERROR_RESET_TYPE_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the kind of reset"),
     999: ("NVML_ERROR_UNKNOWN", Reason.DRIVER_ERROR, "an internal error of the driver"),
 }
-"""By return code: its name in the header, the reason under which a value goes missing because of it, and what it says."""
+"""By return code: its name in the header, the reason of the values that are missing because of it, and an explanation."""
 ADVICE = {
     NO_PERMISSION: "run as a user who may read {nodes}, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)",
     DRIVER_NOT_LOADED: "load the driver's kernel module{load}, or install the driver that fits the running kernel",
@@ -97,19 +99,19 @@ ADVICE = {
     17: "start the container with its {chip}s{start}, and check that its device cgroup allows {nodes}",
     GPU_NOT_FOUND: _LOST,
 }
-"""What can be done about some of them, with the maker's words."""
+"""Advice for some return codes, with the maker's words filled in."""
 DECISIVE = LOST | {code for code, (_, reason, _) in MEANINGS.items() if reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
-"""Answers that an older form of the call would give too."""
+"""Return codes that an older form of the call would give too."""
 
 
 def meaning(code: int) -> tuple[str, Reason, str]:
-    """Look up a return code; codes of a newer driver are an error without a name."""
+    """Look up a return code. Unknown codes, from newer drivers, are an error without a name."""
     return MEANINGS.get(code) or (f"NVML error {code}", Reason.DRIVER_ERROR, "an error that is newer than this table")
 
 
 @cache
 def unavailable(code: int) -> Unavailable:
-    """Make a failed call's code the reason of its values; the same object for the same code."""
+    """Return the reason for a failed call's code; the same object for the same code."""
     symbol, reason, words = meaning(code)
     if code == NOT_SUPPORTED:
         return Unavailable(reason, symbol)
@@ -118,7 +120,7 @@ def unavailable(code: int) -> Unavailable:
 
 @cache
 def field_unavailable(code: int) -> Unavailable:
-    """Give the reason for one field of a batch, where a driver answers INVALID_ARGUMENT for a field that it does not know."""
+    """Return the reason for one field of a batch. Drivers return INVALID_ARGUMENT for a field that they do not know."""
     if code == INVALID_ARGUMENT:
         return Unavailable(Reason.NOT_SUPPORTED, "NVML_ERROR_INVALID_ARGUMENT: the installed driver does not know the field")
     return unavailable(code)
@@ -126,12 +128,12 @@ def field_unavailable(code: int) -> Unavailable:
 
 @cache
 def impossible(function: str) -> Unavailable:
-    """Make the reason of a value that is impossible: a sentinel, a utilisation of 4,000 %."""
+    """Return the reason for an impossible value: a sentinel, a utilisation of 4,000 %."""
     return Unavailable(Reason.INVALID_VALUE, f"{function} answered something impossible")
 
 
 def is_unsupported(answer: Value) -> bool:
-    """Return whether the driver said that the device does not have it."""
+    """Return whether the driver answered that the device does not have the value."""
     return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
 
 
@@ -140,24 +142,26 @@ Handle = ctypes.c_void_p
 
 
 def function_not_found(*_arguments: Any) -> int:
-    """Answer as NVML does for what the installed driver does not have."""
+    """Return NVML's code for a function that the installed driver lacks."""
     return FUNCTION_NOT_FOUND
 
 
 class Forms:
-    """A call in its forms, the newest first, until it is known which of them answers.
+    """A call with its forms, the newest first, until one of them answers.
 
-    A form that fails gives way to the next older one for that call, and is asked again at the next call. Once a form has answered, no
-    older one is asked, so that a failure is a reason and not another number: the first form of the memory call counts the driver's reserve.
+    If a form fails, the next older one is called, and the failed one is tried again at the next call. Once a form has answered, no
+    older one is
+    called: a later failure is then a reason, and no other number. Version 1 of the memory call, for example, counts the driver's
+    reserve as used.
 
     Args:
-        forms: What is called.
+        forms: The functions.
         answers: The return codes of a form that works.
-        chosen: Where the place of the form that answered is kept, under ``key``.
+        chosen: Stores the position of the form that answered, under ``key``.
         key: The device and the call.
 
     Attributes:
-        forms: Those that may still be asked.
+        forms: The functions that may still be called.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class Forms:
                 return status
             if status in DECISIVE:
                 return status
-            if failure in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # what another form says for now says more
+            if failure in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # any other failure says more than a missing function or value
                 failure = status
         return failure
 
@@ -193,19 +197,20 @@ OLDER = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
 }
-"""Older forms that take the same arguments and fill the same."""
+"""Older forms with the same arguments and the same answer."""
 
 
 class Library:
-    """NVML, loaded.
+    """The loaded NVML.
 
     Args:
         loaded: The shared library.
-        maker: Whose it is.
+        maker: Its maker.
 
     Attributes:
-        maker: Whose it is.
-        chosen: By device and call or metric, the place of the source that has answered: it stays the source while the driver is open.
+        maker: Its maker.
+        chosen: The position of the source that answered first, by device and call or metric. It stays the source while the driver
+            is open.
     """
 
     def __init__(self, loaded: ctypes.CDLL, maker: Maker) -> None:
@@ -214,32 +219,32 @@ class Library:
         self.chosen: dict[object, int] = {}
 
     def forms(self, *names: str) -> list[NvmlFunction]:
-        """List those of some functions that the driver has, in their order."""
+        """Return the functions of these names that the driver has, in order."""
         return [getattr(self._loaded, name) for name in map(self.maker.spell, names) if hasattr(self._loaded, name)]
 
     def function(self, name: str) -> NvmlFunction:
-        """Look up a function; without it, one that answers as NVML would."""
+        """Return a function; if it is missing, one that returns NVML's code for that."""
         return next(iter(self.forms(name)), function_not_found)
 
     def close(self) -> None:
-        """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
-        self.function("nvmlShutdown")()  # a driver that is gone says so, and has nothing left to give back
+        """Shut NVML down. It counts its users, so another user in this process is not disturbed."""
+        self.function("nvmlShutdown")()  # its code is ignored: a driver that is gone has nothing left to free
 
     def error(self, code: int, doing: str) -> SourceError:
-        """Make the error of a failure that costs a whole device, or the whole driver."""
+        """Return the error for a failure of a whole device, or of the whole driver."""
         symbol, reason, words = meaning(code)
         kind = DriverGoneError if code in GONE else SourceError
         maker = self.maker
         return kind(reason, maker.spell(f"{doing}: {words} ({symbol})"), backend=maker.name, advice=advice_for(code, maker))
 
     def check(self, code: int, doing: str) -> None:
-        """Raise ``SourceError`` for a code that speaks for the whole device or driver."""
+        """Raise ``SourceError`` for a code that concerns the whole device or driver."""
         if code in LOST:
             raise self.error(code, doing)
 
 
 class Queries:
-    """Single calls for facts about devices: one that fails leaves out its own fact alone.
+    """Single calls for facts about devices. If a call fails, only its own fact is missing.
 
     Args:
         library: The open library.
@@ -248,7 +253,7 @@ class Queries:
 
     Attributes:
         status: The return code of the last call.
-        complete: Whether every answer so far is final: given, or known not to exist.
+        complete: Whether every answer so far is final: a value, or known not to exist.
     """
 
     def __init__(self, library: Library, progress: list[Any], fatal: frozenset[int]) -> None:
@@ -259,7 +264,7 @@ class Queries:
         self._fatal = fatal
 
     def call(self, name: str, *arguments: Any) -> bool:
-        """Call a function, or its older form where it fails. Returns: whether it succeeded."""
+        """Call a function, or its older form if it fails. Returns whether it succeeded."""
         return self._ask(name, Forms(self._library.forms(name, *(OLDER[name],) if name in OLDER else ())), *arguments)
 
     def _ask(self, name: str, call: Forms, *arguments: Any) -> bool:
@@ -271,12 +276,12 @@ class Queries:
         return self.status == SUCCESS
 
     def number(self, name: str, *arguments: Any, most: int = 2**32 - 2) -> int | None:
-        """Ask for an unsigned number; None where it is not given, or above the most that is possible."""
-        answer = (ctypes.c_uint * 4)(ALL_ONES)  # not available, until it is filled; with room for a wider one
+        """Ask for an unsigned number; None if there is none, or one above the largest possible."""
+        answer = (ctypes.c_uint * 4)(ALL_ONES)  # starts as "not available"; with room for a wider number
         return answer[0] if self.call(name, *arguments, ctypes.byref(answer)) and answer[0] <= most else None
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Ask for a text; empty where it is not given, or garbled."""
+        """Ask for a text; empty if there is none, or a garbled one."""
         buffer = ctypes.create_string_buffer(4 * LONGEST_TEXT)
         return decode_text(buffer.raw) if self.call(name, *arguments, buffer, LONGEST_TEXT) else ""
 
@@ -286,11 +291,11 @@ class Queries:
         return found if self.call(name, *arguments, ctypes.byref(found)) else None
 
     def pci(self, handle: Handle) -> tuple[str, str]:
-        """Ask for a GPU's PCI address, as NVML writes it (``00000000:C1:00.0``), and its vendor's and its own id (``10de:2330``)."""
+        """Ask for a GPU's PCI address in NVML's form (``00000000:C1:00.0``), and its vendor and device id (``10de:2330``)."""
         return self._pci(("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"), handle)
 
     def remote_pci(self, handle: Handle, link: int) -> str:
-        """Ask for the PCI address of what an NVLink leads to."""
+        """Ask for the PCI address of an NVLink's peer."""
         return self._pci(("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"), handle, link)[0]
 
     def _pci(self, names: Sequence[str], *arguments: Any) -> tuple[str, str]:
@@ -299,14 +304,14 @@ class Queries:
             return "", ""
         domain, bus, device, identifier, text = struct.unpack_from(self._library.maker.pci, info)
         address = f"{domain:08X}:{bus:02X}:{device:02X}.0"
-        # Older forms end before the long text. A structure of another layout has no text that fits its numbers.
+        # Older forms end before the long text. In a structure of another layout, the short text does not match the numbers.
         texts = [found.partition(b"\0")[0].decode("ascii", "replace").upper() for found in (text, info.raw)]
         long, short = ((text if _ADDRESS.fullmatch(text) else "") for text in texts)
         words = f"{identifier & 0xFFFF:04x}:{identifier >> 16:04x}" if identifier else ""
         return long or (address if short and address.endswith(short[-8:]) else ""), words
 
     def platform(self, handle: Handle) -> dict[str, Any]:
-        """Ask where in its rack a GPU is. The older form of the answer has the same bytes under other names."""
+        """Ask for a GPU's location in its rack. The older form of the answer has the same bytes under other names."""
         complete = self.complete
         for version in PLATFORM_VERSIONS:
             info = ctypes.create_string_buffer(PLATFORM.size)
@@ -321,11 +326,11 @@ class Queries:
                 return {"chassis_serial": text.decode() if printable else serial.hex(), **told}
             if self.status != ARGUMENT_VERSION_MISMATCH:
                 return {}
-        self.complete = complete  # a driver that knows neither form will not learn one
+        self.complete = complete  # final: a driver that knows neither form never will
         return {}
 
     def architecture(self, handle: Handle) -> str:
-        """Ask for a GPU's architecture in words."""
+        """Ask for the name of a GPU's architecture."""
         return self._library.maker.architectures.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
 
     def compute_capability(self, handle: Handle) -> str:
@@ -340,12 +345,12 @@ class Queries:
         if not self.call("nvmlDeviceGetCpuAffinity", handle, len(words), words):
             return ""
         mask = sum(word << 8 * ctypes.sizeof(ctypes.c_ulong) * place for place, word in enumerate(words))
-        # Runs of ones, from the highest CPU on.
+        # Runs of ones; the text begins with the highest CPU.
         runs = [(MOST_CPUS - run.end(), MOST_CPUS - 1 - run.start()) for run in re.finditer("1+", f"{mask:0{MOST_CPUS}b}")]
         return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in reversed(runs))
 
     def memory_total(self, handle: Handle) -> int | None:
-        """Ask for a device's memory in bytes; None where the driver does not say."""
+        """Ask for a device's memory in bytes; None if the driver does not report it."""
         newer, older = (ctypes.c_ulonglong * 16)(MEMORY.version or 0), (ctypes.c_ulonglong * 16)()
         names = {"nvmlDeviceGetMemoryInfo_v2": newer, "nvmlDeviceGetMemoryInfo": older}
         calls = [partial(form, handle, ctypes.byref(info)) for name, info in names.items() for form in self._library.forms(name)]
@@ -360,19 +365,20 @@ PLATFORM_VERSIONS = (0x0200002C, 0x0100002C)
 PLACES = ("chassis_slot", "tray_index", "host_id", "module_id")
 NO_PLACE = 0xFF
 LONGEST_TEXT = 96
-"""Bytes: the longest that NVML has, that of a UUID."""
+"""Bytes of NVML's longest text, a UUID."""
 MOST_CPUS = 8192
-"""CPUs that Linux can have; the driver fills masks of any length."""
+"""Most CPUs of Linux; the driver fills masks of any length."""
 PCI_INFO_SIZE = 68
 """Bytes of the longest form of a device's PCI address."""
 _ADDRESS = re.compile(r"(?:[0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 
 
 def decode_text(raw: bytes) -> str:
-    """Decode a driver's text; empty where it is garbled.
+    """Decode a driver's text; empty if it is garbled.
 
-    In WSL (drivers 555 and others) the library takes two UTF-16 characters for one of 32 bits when the process has a locale, and writes
-    such characters as the first UTF-8 did, in five bytes. That is undone.
+    In WSL (drivers 555 and others), if the process has a locale, the library takes two UTF-16 characters for one of 32 bits, and
+    writes it in
+    the original five-byte UTF-8. This function undoes that.
     """
     text = raw.partition(b"\0")[0]
     try:
@@ -384,11 +390,11 @@ def decode_text(raw: bytes) -> str:
 
 _LONG_GROUP = re.compile(rb"[\xf8-\xfb][\x80-\xbf]{4}|[\xf0-\xf7][\x80-\xbf]{3}|[\xc0-\xef][\x80-\xbf]+|[\x00-\x7f]")
 _LONG_GROUPS = re.compile(rb"(?:[\xf8-\xfb][\x80-\xbf]{4})+(?:[\xf0-\xf7][\x80-\xbf]{3}|[\xc0-\xef][\x80-\xbf]+|[\x00-\x7f])?")
-"""Two characters in five bytes each, and the last one alone."""
+"""Pairs of characters in five bytes each, and the last one alone."""
 
 
 def _two_characters(group: bytes) -> str:
-    """Decode the code point of a group, whose halves are characters."""
+    """Split the code point of a five-byte group into its two characters."""
     if len(group) < 5:
         return group.decode(errors="replace")
     point = group[0] & 3
@@ -404,9 +410,10 @@ LONGEST_HOLD = 0.1
 
 
 def lock_of_calls() -> threading.RLock:
-    """Make a lock that a thread of ours holds while it is in the driver.
+    """Return a new lock that one of our threads holds while it is in the driver.
 
-    A fork waits for it: a child must not inherit the library in the middle of a call, with a lock of its own held for ever.
+    A fork waits for it. Otherwise the child could inherit the library in the middle of a call, with an internal lock that is never
+    released.
     """
     lock = threading.RLock()
     _LOCKS.add(lock)
@@ -415,13 +422,13 @@ def lock_of_calls() -> threading.RLock:
 
 def _before_fork() -> None:
     for lock in list(_LOCKS):
-        _held.append(lock)  # first: Ctrl-C may come between the two
+        _held.append(lock)  # before acquire(), because Ctrl-C may come between the two
         lock.acquire(timeout=LONGEST_HOLD)
 
 
 def _after_fork() -> None:
     while _held:
-        with suppress(RuntimeError):  # it is another thread's still
+        with suppress(RuntimeError):  # the wait timed out: another thread still holds it
             _held.pop().release()
 
 
@@ -430,10 +437,10 @@ at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_
 
 @through
 def load_nvml(maker: Maker) -> Any:
-    """Load a vendor's library; None where it is not there.
+    """Load a vendor's library; None if it does not exist.
 
     Raises:
-        SourceError: It is there, and cannot be loaded.
+        SourceError: It exists, and cannot be loaded.
     """
     for name in maker.paths():
         try:
@@ -441,7 +448,7 @@ def load_nvml(maker: Maker) -> Any:
         except OSError as error:
             failure = loading_failure(name, error, seen=maker.is_installed())
             if failure is not None:
-                # The same words as detection's, where that has any: they are shown once.
+                # Detection's advice comes first. Equal advice is shown once.
                 advice = (
                     maker.advise(True)
                     or "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
@@ -454,7 +461,7 @@ def open_library(maker: Maker) -> Library:
     """Load and initialise the library.
 
     Raises:
-        SourceError: Why that is not possible, and what to do about it.
+        SourceError: It cannot be loaded or initialised; with advice.
     """
     loaded = load_nvml(maker)
     if loaded is None:
@@ -467,12 +474,12 @@ def open_library(maker: Maker) -> Library:
 
 
 def advice_for(code: int, maker: Maker) -> str:
-    """Say what can be done about a return code; empty where nothing is known."""
+    """Return advice for a return code; empty if there is none."""
     return ADVICE.get(code, "").format_map(maker._asdict())
 
 
 def _refusal(code: int, library: Library | None, maker: Maker) -> SourceError:
-    """Make the error of a library that cannot be loaded, or initialised."""
+    """Return the error for a library that cannot be loaded or initialised."""
     symbol, reason, said = meaning(code)
     words, advice = maker.spell(f"{said} ({symbol})"), advice_for(code, maker)
     if code in (NOT_FOUND, GPU_NOT_FOUND):
@@ -492,7 +499,7 @@ def _refusal(code: int, library: Library | None, maker: Maker) -> SourceError:
 
 
 def no_device(maker: Maker) -> SourceError:
-    """Make the error of a driver that works and lists no device."""
+    """Return the error for a driver that works and lists no device."""
     advice = (
         f"check that the {maker.chip} is seated and powered (`lspci -d {maker.vendor_id}:`), not bound to another driver, "
         "and given to this container or machine"

@@ -1,9 +1,12 @@
-"""PCIe throughput of GPUs that have neither GPM nor byte counters: those before Hopper.
+"""PCIe throughput of GPUs before Hopper, which have neither GPM nor byte counters.
 
-``nvmlDeviceGetPcieThroughput`` counts bytes for 20 ms inside the driver, for each direction. No reading waits for that: it starts a
-measurement on a thread of its own when one is due, and gives the latest result until the next one is there. A thread ends with its
-measurement, so there is none while the keys are not wanted. Only one thread at a time is in the driver. Where a call hangs, the other
-GPUs' threads go on after a while, and the GPU is not measured again before the call has returned.
+``nvmlDeviceGetPcieThroughput`` counts bytes for 20 ms inside the driver, for each direction. No reading waits for it. A reading
+starts a
+measurement on a thread when one is due, and returns the latest result until the next is there. The thread ends with its
+measurement, so
+there is none while the metrics are not wanted. Only one thread at a time is in the driver. If a call hangs, the threads of other
+GPUs
+continue after a while, and this GPU is not measured again until the call has returned.
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 
 FUNCTION = "nvmlDeviceGetPcieThroughput"
 PATIENCE = 1.0
-"""Seconds that a thread waits for another one's call, and that closing waits for all."""
+"""Seconds that a thread waits for another thread's call, and that closing waits for all threads."""
 LATE = 4 * PATIENCE
-"""Seconds after which a measurement counts as hung: both directions may have waited for another GPU's call."""
+"""Seconds after which a measurement counts as hung. Both directions may have waited for another GPU's call."""
 PENDING = Unavailable(Reason.NEEDS_INTERVAL, f"{FUNCTION} takes 20 ms a direction, so it is read beside the readings: the next one has it")
 HUNG = Unavailable(Reason.TIMED_OUT, f"{FUNCTION} has not returned")
 OLD = Unavailable(Reason.STALE, "the latest measurement is older than two intervals; a new one has begun")
 
 Measured = tuple[float, Mapping[str, Value]]
-"""When something was measured, on the driver's clock, and what it gave."""
+"""When the values were measured, on the driver's clock, and the values."""
 
 
 class PcieMeter:
-    """Measures the GPUs of an open driver.
+    """Measures the PCIe throughput of an open driver's GPUs.
 
     Args:
         library: The open library.
@@ -54,7 +57,7 @@ class PcieMeter:
         self._closed = False
 
     def start(self, handle: Handle, note: Callable[[Measured], None]) -> bool:
-        """Begin to measure a GPU. Returns: False where it is being measured still, or the driver is closed."""
+        """Start a measurement of a GPU. Returns False if it is still being measured, or the driver is closed."""
         with self._changing:
             if self._closed or handle.value in self._threads:
                 return False
@@ -64,11 +67,11 @@ class PcieMeter:
         return True
 
     def measures(self, handle: Handle) -> bool:
-        """Return whether a GPU is being measured; its result is noted before this is over."""
+        """Return whether a GPU is being measured. Its result is stored before this becomes false."""
         return handle.value in self._threads
 
     def close(self) -> bool:
-        """Wait for measurements in progress. Returns: False when a call hangs, and nothing can be freed."""
+        """Wait for running measurements. Returns False if a call hangs, so that nothing may be freed."""
         with self._changing:
             self._closed = True
             threads = list(self._threads.values())
@@ -81,6 +84,7 @@ class PcieMeter:
         times, answers = [], {}
         for name, (_, counter) in PCIE_RATES.items():
             kib_per_second = ctypes.c_uint()
+            # After the timeout the call is made anyway, so that one hanging GPU does not stop the others.
             held = self.calling.acquire(timeout=PATIENCE)
             try:
                 status = self._throughput(handle, counter, ctypes.byref(kib_per_second))
@@ -96,7 +100,7 @@ class PcieMeter:
 
 
 class PcieThroughput(Paced):
-    """One GPU's PCIe throughput in bytes per second; nothing where the GPU has GPM, or counters to take rates from.
+    """A GPU's PCIe throughput in bytes per second; no values if the GPU has GPM, or counters for the rates.
 
     Args:
         library: The open library.
@@ -110,7 +114,7 @@ class PcieThroughput(Paced):
         self._meter = meter
         self._handle = handle
         self._every = interval
-        # In this order: a GPU with counters is not asked for GPM, which has its own reader.
+        # Counters come first, so that a GPU with counters is not asked for GPM, which has its own reader.
         self._others = [CallGroup(library, handle, rows, ONCE) for rows in (PCIE_COUNTERS, (GPM_SUPPORT,))]
         self._begun = -math.inf
         self._measured: Measured | None = None
@@ -127,7 +131,7 @@ class PcieThroughput(Paced):
             return self._measured[1]
         if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
             self._begun = now
-        # In this order: what is measured is noted before the measurement is over.
+        # The order matters: a result is stored before its measurement counts as over, so none is missed.
         pending = self._meter.measures(self._handle)
         measured = self._measured
         self.due = -math.inf if pending else self._begun + self._interval

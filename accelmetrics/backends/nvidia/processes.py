@@ -1,10 +1,13 @@
-"""The processes on one device: pids, what they hold, how busy they keep it.
+"""The processes on one device: numbers, memory and utilisation.
 
-The lists are arrays of structures, taken by columns. As long as the driver answers with the same bytes as a second ago, nothing is
-decoded, and that is left until all calls of a reading were made. How long a structure is differs between drivers under one name of a
-function, so that it is found out from what was filled.
+NVML's lists are arrays of structures, decoded by columns. While the driver returns the same bytes as a second ago, nothing is
+decoded.
+Decoding is postponed until all calls of a reading were made. The size of a structure differs between drivers under the same
+function name,
+so it is derived from the bytes that were filled.
 
-Most GPUs that compute have neither graphics nor MPS processes: these two lists are read every ten seconds while they stay empty.
+Most GPUs that compute have neither graphics nor MPS processes: these two lists are read only every ten seconds while they are
+empty.
 """
 
 from __future__ import annotations
@@ -39,52 +42,52 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
-"""Entries in a list: at first, to spare when it has grown, and the most that is believed."""
+"""Entries of a list: initial room, spare room after it grew, and the largest plausible number."""
 _GROWTHS = 5
-"""How often a list is asked for that grows between two calls."""
+"""Most calls for a list that keeps growing between them."""
 _WIDEST, _BEHIND = 64, 1024
-"""Bytes that are kept free for an entry, whatever its form, and behind the last one."""
+"""Bytes reserved for an entry of any form, and spare bytes after the last entry."""
 _UNWRITTEN = b"\xc5"
-"""What an array is filled with before a call: what the driver has filled is seen by it."""
+"""Fill byte of an array before a call. It shows how far the driver has written."""
 _LATEST = 2**63 - 1
-"""The latest time that is believed."""
+"""Latest plausible time."""
 _LARGEST_PID = 2**22 if sys.platform == "linux" else 2**31 - 1
-"""The largest process number where the kernel does not say; Linux has no larger one."""
+"""Largest process number if the kernel does not report one. Linux has no larger one."""
 
 PROCESS = struct.Struct("=I4xQ8x")
-"""``nvmlProcessInfo_v2_t``: pid and bytes held, with the ids of the MIG instance behind them."""
+"""``nvmlProcessInfo_v2_t``: pid and used bytes, followed by the ids of the MIG instance."""
 PROCESS_SIZES = (24, 16, 32)
-"""Bytes of an entry of a list: today's; the first form's, without ids; that of drivers 535.43 to 535.86, with the protected memory."""
+"""Bytes of a list's entry: the current form; version 1, without ids; drivers 535.43 to 535.86, with the protected memory."""
 _SIZE_OF_FORM = {"_v3": 24, "_v2": 24, "": 16}
 _LONG_ENTRIES = ((535, 43), (535, 86))
-"""The first driver and the last one whose newest form has entries of 32 bytes."""
+"""The first and the last driver whose newest form has entries of 32 bytes."""
 SAMPLE = struct.Struct("=I4xQII8x")
-"""``nvmlProcessUtilizationSample_t``: pid, time, percent of the device's compute and of its memory controller's time."""
+"""``nvmlProcessUtilizationSample_t``: pid, time, percent of the device's compute time and of its memory controller's time."""
 UTILIZATION = "nvmlDeviceGetProcessUtilization"
 AGAIN_AFTER = 9.5
-"""Seconds after which processes that are listed all the time, and did not belong to a tree, are asked about again."""
+"""Seconds after which listed processes that did not belong to a tree are checked again."""
 COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
 
 
 class ProcessList:
-    """A call that fills an array of structures and says how many it filled; the array grows when it is too small.
+    """A call that fills an array of structures and returns their number. The array grows when it is too small.
 
     Args:
         library: The open library.
         handle: The device's handle.
-        forms: The function's names, the newest first, each with the sizes that an entry can have, the likeliest first.
-        layout: That of an entry in ``data``; all sizes begin alike.
+        forms: The function's names, the newest first, each with the possible sizes of an entry, the likeliest first.
+        layout: The layout of an entry in ``data``; entries of all sizes begin alike.
 
     Attributes:
-        supported: Whether the driver has it, as far as is known: one that has answered may answer again.
-        data: The entries that the last call gave, as bytes.
-        due: When it is wanted next, at a pace of its own; always, unless it rests.
+        supported: Whether the driver has the call, as far as is known. A call that has answered once stays supported.
+        data: The entries of the last call, as bytes.
+        due: When to read it next, if it is read at a longer interval; otherwise always.
     """
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, tuple[int, ...]], layout: struct.Struct) -> None:
         self._name = next(iter(forms))
         self._library = library
-        # Without a reference to this object: what is bound anew is freed at once.
+        # The calls do not refer to this object, so it is freed at once when the device is bound again.
         calls = [partial(ProcessList._fill, function=form, sizes=sizes) for name, sizes in forms.items() for form in library.forms(name)]
         self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
         self.supported = bool(calls)
@@ -98,11 +101,11 @@ class ProcessList:
         self._reserve(_ROOM)
 
     def read(self, progress: list[Any], since: int | None = None) -> int:
-        """Read the list anew. Returns: the return code.
+        """Read the list. Returns the return code.
 
         Args:
             progress: Grows with every call.
-            since: For utilisation samples, the time since which they are wanted.
+            since: For utilisation samples, the time after which they are wanted.
         """
         self.data = b""
         status = self._call(self, progress, since)
@@ -112,23 +115,23 @@ class ProcessList:
         return status
 
     def watch(self, now: float) -> None:
-        """Have it read at every opportunity, for ten seconds at least."""
+        """Read the list at every opportunity, for at least ten seconds."""
         self._watched = now + TEN_SECONDS * EARLY
         self.due = -math.inf
 
     def rest(self, now: float) -> None:
-        """Have it read after ten seconds, unless there is reason to watch it."""
+        """Read the list again after ten seconds, unless it is being watched."""
         if now >= self._watched:
             self.due = now + TEN_SECONDS * EARLY
 
     def _reserve(self, room: int) -> None:
-        # Without a factor of the sizes of entries: an array that is cleared as a whole is not taken for one of other entries.
+        # The room shares no factor with the sizes of entries. Otherwise a fully cleared array could pass for one with other entries.
         self._room = next(each for each in range(room, room + 6) if each % 6 in (1, 5))
         self._bytes = self._room * _WIDEST + _BEHIND
         self._entries = (ctypes.c_ulonglong * (self._bytes // 8))()
 
     def _fill(self, progress: list[Any], since: int | None, function: Callable[..., int], sizes: tuple[int, ...]) -> int:
-        """Call one form, with more room while the list grows, and set ``data``. Returns: the return code."""
+        """Call one form, with more room while the list grows, and set ``data``. Returns the return code."""
         for _ in range(_GROWTHS):
             self._count.value = self._room
             ctypes.memset(self._entries, _UNWRITTEN[0], self._bytes)
@@ -139,7 +142,7 @@ class ProcessList:
             progress.append(status)
             if status != INSUFFICIENT_SIZE or self._count.value > _MOST:
                 break
-            # Not every library says how many there are.
+            # Not every library returns the number of entries, so the room is doubled without one.
             wanted = max(self._count.value, 2 * self._room if self._count.value <= self._room else 0)
             self._reserve(2 * wanted if self._room > 2 * _ROOM else wanted + _SPARE)
         if status or not self._count.value:
@@ -148,7 +151,7 @@ class ProcessList:
         size = entry_size(filled, min(self._count.value, self._room), self._room, sizes)
         if size is None:
             return MISFIT
-        # A driver may say that it filled more than it did.
+        # A driver may report more entries than it filled.
         count = min(self._count.value, self._room, -(-len(filled) // size))
         data, width = filled, self._layout.size
         if len(data) != count * size:
@@ -161,20 +164,20 @@ class ProcessList:
 
 
 def entry_size(filled: bytes, count: int, room: int, sizes: tuple[int, ...]) -> int | None:
-    """Find the size of an entry from what a driver has filled.
+    """Find the size of an entry from the bytes that a driver has filled.
 
     Args:
         filled: The array up to the last byte that the driver has written.
-        count: How many entries it says that it filled.
-        room: How many it was given room for; some drivers clear all of it.
-        sizes: Those that are known, the likeliest first.
+        count: The number of entries that it reports.
+        room: The number of entries that it was given room for; some drivers clear all of it.
+        sizes: The known sizes, the likeliest first.
 
     Returns:
-        Bytes; None where the array is filled as with none of them.
+        Bytes; None if the array was filled with entries of another size.
     """
     words = -(-len(filled) // 8)
     gap = _UNWRITTEN * 8
-    if words * 8 == count * sizes[0] and gap not in filled:  # as nearly always
+    if words * 8 == count * sizes[0] and gap not in filled:  # the usual case
         return sizes[0]
     gaps = [place for place in range(words) if filled[8 * place : 8 * place + 8] == gap] if gap in filled else []
     for total in dict.fromkeys((count, room)):
@@ -182,19 +185,19 @@ def entry_size(filled: bytes, count: int, room: int, sizes: tuple[int, ...]) -> 
             if words == total * size // 8 and not gaps:
                 return size
     for size in sizes:
-        # Members at an entry's end may be left out, its number and what it holds are not.
+        # A driver may skip members at an entry's end, but never its number and its memory.
         if (count - 1) * size // 8 + 2 <= words <= count * size // 8 and all(place % (size // 8) >= 2 for place in gaps):
             return size
-    # Fewer than were said: whole entries, as far as they go.
+    # Fewer entries than reported: accepted if they are complete.
     return sizes[0] if words <= count * sizes[0] // 8 and not gaps and not words % (sizes[0] // 8) else None
 
 
 def entry_sizes(form: str, driver_version: str) -> tuple[int, ...]:
-    """List the sizes that an entry of a list of processes can have, the likeliest first.
+    """List the possible sizes of an entry in a list of processes, the likeliest first.
 
     Args:
-        form: ``_v3``, ``_v2``, or nothing for the first form.
-        driver_version: The driver's version, empty when unknown.
+        form: ``_v3``, ``_v2``, or empty for version 1.
+        driver_version: The driver's version, empty if unknown.
     """
     numbers = re.match(r"(\d+)\.(\d+)", driver_version)
     branch = (int(numbers.group(1)), int(numbers.group(2))) if numbers else (0, 0)
@@ -207,22 +210,24 @@ def largest_pid() -> int:
     text = read_text("/proc/sys/kernel/pid_max") or ""
     if not text.isdecimal() or not 0 < int(text) <= 2**31 - 1:
         return _LARGEST_PID
-    # In a namespace (from Linux 6.14 on, where each has its own) it says nothing of the machine's processes, which the driver may list.
+    # From Linux 6.14 on, each PID namespace has its own limit. It does not cover the machine's processes, which the driver may list.
     return max(int(text), _LARGEST_PID) if namespace_of("self") not in ("", WHOLE_MACHINE) else int(text)
 
 
 class DeviceProcesses(Paced):
-    """The processes of one device, read again once a second.
+    """The processes of one device, read every second.
 
-    The lists of graphics and of MPS processes are read once in ten seconds while they are empty. They are read with the list of computing
-    processes for as long as they have any, for ten seconds after, and for ten seconds after a computing process turned up, which may be in
-    them too.
+    The lists of graphics and of MPS processes are read every ten seconds while they are empty. They are read together with the list
+    of
+    computing processes while they have any, for ten seconds after that, and for ten seconds after a new computing process, which
+    may be in them
+    too.
 
     Attributes:
-        processes: The processes, by process number. The same object while nothing changed, and so is each of them.
+        processes: The processes, by process number. The tuple and its entries stay the same objects until they change.
         pids: Their numbers; the same object while they are equal.
-        refusal: Why NVML does not say which they are; None where it does.
-        pending: Whether the lists are to be decoded, which is left until all calls were made.
+        refusal: Why NVML does not list them; None if it does.
+        pending: Whether the lists have to be decoded, which is postponed until all calls were made.
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str) -> None:
@@ -249,7 +254,7 @@ class DeviceProcesses(Paced):
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self.pending:
-            self.decode()  # it says from when on samples are wanted
+            self.decode()  # sets the time after which samples are wanted
         lists: dict[str, bytes] = {}
         failed = False
         for kind, source in self._lists.items():
@@ -280,18 +285,18 @@ class DeviceProcesses(Paced):
         self.schedule(now, failed)
         self.pending = (lists, samples) != self._answered
         self._answered = (lists, samples)
-        # Graphics or MPS alone would pass for a device on which nothing is computed.
+        # Without the list of computing processes, the device would seem to compute nothing.
         self.refusal = None if COMPUTE in lists else unavailable(self._status)
         return None
 
     def decode(self) -> None:
-        """Decode what was read last."""
+        """Decode the latest lists and samples."""
         self.pending = False
         lists, samples = self._answered
         if lists != self._lists_decoded:
             self._lists_decoded, self._holdings = lists, self._merge(lists)
         pids = self._holdings[0]
-        # A process without a sample was idle since the last one, or is too new; the newest of several counts.
+        # A process without a sample was idle since the last one, or is too new. Of several samples the newest counts.
         entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
         self._seen = entries[-1][1] if entries else self._seen
         busy = {pid: (share if share <= 100 else None) for pid, _, share, _ in entries}
@@ -325,24 +330,24 @@ class DeviceProcesses(Paced):
             self._largest = largest_pid()
         pids = [pid for pid in listed if 0 < pid <= self._largest]
         kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
-        # Each list has the whole of what a process holds, so what several lists say is not added up.
+        # Each list has all memory of a process, so the values of several lists are not added up.
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
         return (pids, kinds, [max(each, default=None) for each in known])
 
 
 _Holdings = tuple[list[int], list[str], Sequence["int | None"]]
-"""By process in order of number: the number, its kinds in words, and what it holds in bytes."""
+"""The processes by number: the numbers, the kinds in words, and the used bytes."""
 _ENTRY = cast("Callable[[tuple[Any, ...]], DeviceProcess]", partial(tuple.__new__, DeviceProcess))
-"""Makes an entry of its parts, as ``_make`` does, at a third of the cost."""
+"""Makes an entry from its parts like ``_make``, at a third of the cost."""
 
 
 def add_up(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
-    """Add up what the watched processes use, as far as the driver says: percent, percent, percent, bytes."""
+    """Sum up the use by the watched processes, as far as the driver reports it: three values in percent, one in bytes."""
     used, busy, busy_memory = (
         sum(known) if (known := [value for each in members if (value := getattr(each, part)) is not None]) else None
         for part in ("memory_bytes", "utilization", "memory_utilization")
     )
-    # Each share is rounded by itself, so that their sum may come out above 100.
+    # The driver rounds each share, so their sum may exceed 100.
     own = {
         "gpu": None if busy is None else min(busy, 100),
         "memory": None if busy_memory is None else min(busy_memory, 100),
@@ -353,11 +358,13 @@ def add_up(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Num
 
 
 class TreeMembers:
-    """The processes on one device that belong to a tree, at a cost that hardly grows with the number of those that do not.
+    """The processes on one device that belong to a tree. Processes outside the tree cost almost nothing.
 
-    No process can move into a tree: one that does not belong to it is remembered while the device lists it. All are asked about again every
-    ``AGAIN_AFTER`` seconds, since between two lists the system may have given a number to another process, and since a tree that changes
-    while it is walked may not be seen whole.
+    No process can move into a tree, so one that does not belong to it is remembered while the device lists it. All are checked
+    again every
+    ``AGAIN_AFTER`` seconds: the system may have given a number to another process between two lists, and a tree that changes while
+    it is walked
+    may be seen incompletely.
 
     Args:
         tree: The tree.
@@ -371,11 +378,11 @@ class TreeMembers:
         self._again = -math.inf
 
     def among(self, pids: Set[int], now: float) -> set[int]:
-        """Return those of the listed processes that belong to the tree.
+        """Return the listed processes that belong to the tree.
 
         Args:
-            pids: All that the device lists; best the same object while it lists the same.
-            now: When, in seconds on any clock.
+            pids: All numbers that the device lists; preferably the same object while the list is the same.
+            now: The time in seconds, on any clock.
         """
         if now >= self._again or self._tree.root is None:
             self._again, self._listed = now + AGAIN_AFTER, frozenset()
