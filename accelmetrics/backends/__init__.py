@@ -1,1 +1,1 @@
-"""Sources of measurements: one file or folder per vendor, each of which ends in one registration. Imports only ``schemas``."""
+"""Sources of measurements: one file or folder per vendor, each ending in one registration. Imports only ``schemas``."""

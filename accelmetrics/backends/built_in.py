@@ -68,6 +68,7 @@ _ROWS = (
     Registration("apple", "gpu", "Apple", imports=(".apple.sources",)),
     Registration("tpu", "tpu", "Google", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
     Registration("neuron", "trn", "AWS", imports=(".neuron.monitor", ".neuron.sysfs")),
+    # The Python module is enough: IPU-Machines are connected by network and show neither PCI devices nor nodes.
     Registration(
         "graphcore", "ipu", "Graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in", library=True
     ),
@@ -79,12 +80,14 @@ _ROWS = (
         "furiosa",
         "npu",
         "FuriosaAI",
+        # Without 1ed2:0000: Warboy, the older chip, has other files.
         ("1ed2:0001", "1ed2:0002", "1ed2:2222"),
         ("/dev/rngd/npu*mgmt",),
         held="/dev/rngd/npu*pe*",
     ),
     Registration("intel_npu", "npu", "Intel", drivers=("accel/intel_vpu",)),
     Registration("iluvatar", "gpu", "Iluvatar", ("1e3e:*:03", "1e3e:*:12"), ("/dev/iluvatar*",), visible=CUDA, library=True),
+    # T-Head's vendor id is Alibaba's, which NICs and bridges have too: one device id, and two classes.
     Registration("thead", "gpu", "T-Head", ("1ded:6001", "1ded:*:12", "1ded:*:03"), ("/dev/alixpu_ppu*",), visible=CUDA, library=True),
     Registration("enflame", "npu", "Enflame", ("1e36:*:12",), ("/dev/gcu*",), visible="TOPS_VISIBLE_DEVICES", library=True),
     # 9999 is a weak vendor id, so a class is required too.
@@ -100,11 +103,13 @@ _ROWS = (
         visible="MLU_VISIBLE_DEVICES",
         library=True,
     ),
+    # CPU bridges have Hygon's vendor id too, so the class decides.
     Registration("hygon", "gpu", "Hygon", ("1d94:*:03", "1d94:*:0b40", "1d94:*:12"), imports=(".amd.in_process",), found_here=True),
     Registration(
         "qualcomm",
         "npu",
         "Qualcomm",
+        # By device: cards report class ff00 or 12.
         ("17cb:a080", "17cb:a100", "17cb:a110"),
         drivers=("accel/qaic",),
         visible="QAIC_VISIBLE_DEVICES",
@@ -128,6 +133,7 @@ _ROWS = (
         "ascend",
         "npu",
         "Huawei",
+        # Huawei's NICs and SSDs have the same vendor id.
         ("19e5:*:12",),
         ("/dev/davinci*",),
         pass_nodes="the Ascend container runtime, or with the devices /dev/davinci0, davinci_manager, devmm_svm and hisi_hdc",

@@ -162,6 +162,7 @@ def connect() -> PollOnce:
     """
     library: Any = load_first("libcndev.so", LIBRARIES, INSTALL, broken=INSTALL)
     version = ctypes.create_string_buffer(VERSION.pack(API, 0, 0, 0))
+    # The layouts below are those of release 6. An older library would have others.
     if library.cndevGetLibVersion(version) or VERSION.unpack_from(version)[1] < API:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"libcndev.so is older than release {API}, and not read")
     if code := library.cndevInit(0):
@@ -170,7 +171,11 @@ def connect() -> PollOnce:
 
 
 def poll(library: Any) -> Iterator[DeviceSample]:
-    """Ask the library for every device. One that it refuses costs no other."""
+    """Yield a sample for each device. A device that the library refuses does not affect the others.
+
+    Raises:
+        SourceError: After the devices, why one was refused, unless it is lost.
+    """
     count = ctypes.create_string_buffer(NUMBER.pack(API, 0))
     if code := library.cndevGetDeviceCount(count):
         raise SourceError(*_why("cndevGetDeviceCount", code))

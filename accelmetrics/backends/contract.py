@@ -342,5 +342,5 @@ class Backend(Protocol):
         ...
 
     def own_metrics(self) -> Iterable[Metric]:
-        """List catalogue rows that only this backend knows. Empty for built-in backends, whose rows are in the catalogue."""
+        """List catalogue rows that only this backend knows. Empty for a built-in backend, since the catalogue has its rows."""
         ...

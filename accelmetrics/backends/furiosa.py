@@ -71,6 +71,7 @@ def parse(name: str, printed: str) -> Iterator[DeviceSample]:
     Raises:
         SourceError: It is no list. After the devices, if an entry has no number or repeats one.
     """
+    # `json_document` finds only documents that are not empty.
     listed = [] if printed.strip() == "[]" else json_document(printed)
     if not isinstance(listed, list):
         raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi printed no list of devices: {quoted(listed)}")

@@ -88,6 +88,8 @@ IN_TABLE = (
     Field("performanceState", "Perf", "1", convert=figure),
     Field("uncorrectedEccErrors", "Volatile Uncorr. ECC", "1"),  # later releases print a count of unspecified events instead
 )
+# The vendor's library takes the hottest sensor on the chip. The library itself is not used, since each of its calls for
+# a temperature leaks memory.
 HWMON = "device/hwmon/hwmon*"
 IN_FILES = (
     Field("temp", "on chip", "mC", words=f"sysfs {HWMON}, the hottest sensor on the chip"),

@@ -83,6 +83,7 @@ def _sample(device: Any) -> DeviceSample:
     return DeviceSample(dict(device), processes, whole=text(device.get(BOARD)))
 
 
+# `exclusive`: one process holds an IPU at a time.
 backend = PolledBackend(
     "graphcore", kind="ipu", source="gcipuinfo", connect=connect, fields=FIELDS, identity=IDENTITY, exclusive=True, advice=PARTITION
 )

@@ -64,12 +64,14 @@ MODELS = {
 """Names by PCI device id. Integrated GPUs are left out, since they have too many names."""
 HWMON = "device/hwmon/hwmon"
 XE, ANY = f"{HWMON}[name=xe]", f"{HWMON}[name=*]"
+# A tile has a GT for render and compute (`rc`) and one for media (`mc`).
 GT, MEDIA = "device/tile0/gt[gtidle/name=*-rc]", "device/tile0/gt[gtidle/name=*-mc]"
 SLOT = ("device/../../[device=0x4fa?]", "device/../../[device=0xe2ff]", "device/[device=0x0b??]")
 """Switch of an Arc A or Flex, and of an Arc B. A Max has none."""
 ENERGY = (f"{XE}/energy[_label=card]_input", f"{XE}/energy[_label=pkg]_input", f"{ANY}/energy1_input")
 LIMIT = tuple(f"{XE}/power[_label={part}]_{limit}" for limit in ("max", "cap") for part in ("card", "pkg"))
 IDLE = (f"{GT}/gtidle/idle_residency_ms", "gt/gt0/[rc6_enable=1]/rc6_residency_ms", "power/[rc6_enable=1]/rc6_residency_ms")
+# i915 names engines by their class (`render`), xe by a short name (`rcs`).
 ENGINES = ("render", "rcs", "compute", "ccs", "copy", "bcs", "video", "vcs", "video-enhance", "vecs")
 KEYS = DrmKeys(
     {"graphics": ENGINES[:2], "compute": ENGINES[2:4], "busy": ENGINES},
@@ -169,6 +171,7 @@ def _ask_xe(fd: int, answer: Any, size: int) -> int:
     """Ask ``xe`` for the regions. Return the length of the answer."""
     from fcntl import ioctl  # missing on Windows
 
+    # struct drm_xe_device_query: extensions, query, size, address of the answer, reserved
     question = bytearray(struct.pack("@QIIQ2Q", 0, XE_REGIONS, size, ctypes.addressof(answer), 0, 0))
     ioctl(fd, XE_QUERY, question)
     return int(struct.unpack_from("@I", question, 12)[0])
@@ -178,7 +181,9 @@ def _ask_i915(fd: int, answer: Any, size: int) -> int:
     """Ask ``i915`` for the regions. Return the length of the answer."""
     from fcntl import ioctl
 
+    # struct drm_i915_query_item: query, length, flags, address of the answer
     item = ctypes.create_string_buffer(struct.pack("@QiIQ", I915_REGIONS, size, 0, ctypes.addressof(answer)), 24)
+    # struct drm_i915_query: number of items, flags, address of the items
     ioctl(fd, I915_QUERY, bytearray(struct.pack("@IIQ", 1, 0, ctypes.addressof(item))))
     return int(struct.unpack_from("@i", item, 8)[0])
 
@@ -222,9 +227,12 @@ class Card(DeviceDirectory):
             address = str(super().get("@pci"))
             if address == INTEGRATED:
                 self._memory, self._stands = (SHARED, None), inf
+            # Opening the render node would wake the card.
             elif names and not is_asleep(address):
                 try:
                     size, used = card_memory(f"/dev/dri/{names[0]}", link_name(f"{self.path}/device/driver"))
+                    # Without rights the driver reports 0 bytes in use. This does not change, so the total is read only
+                    # once.
                     self._memory, self._stands = (size or SHARED, used or None), self._stands if used else inf
                 except OSError as error:
                     self._memory = reason_of(error, f"/dev/dri/{names[0]}"), None

@@ -31,6 +31,7 @@ HWMON, THERMAL, MEMORY = "/sys/class/hwmon/hwmon", "/sys/class/thermal", "/proc/
 CLIENTS = "/sys/kernel/debug/nvmap/iovmm/clients"
 CLIENT = re.compile(r"user +\S.*? +(?P<pid>\d{1,10}) +(?P<size>\d{1,15}) ?(?P<unit>[KMG])", re.ASCII)
 RAIL = "rail "
+# The name of the GPU's rail differs between boards.
 OF_GPU = tuple(f"{RAIL}{name}" for name in ("VDD_GPU", "VDD_GPU_SOC", "VDD_CPU_GPU_CV", "GPU"))
 FIELDS = (
     Field("gpu", "device/load", "permille"),
@@ -66,7 +67,7 @@ class Board(OnChip):
     def get(self, place: str) -> object:
         """Return the value at a place: text, a number, a reason, or None if there is nothing."""
         if place == "index":
-            return "0"
+            return "0"  # a module has one GPU
         if place.startswith(MEMORY):
             lines = str(super().get(MEMORY[:-1]) or "").splitlines()
             return next((line.partition(":")[2] for line in lines if line.startswith(f"{place[len(MEMORY) :]}:")), None)
@@ -82,6 +83,7 @@ class Board(OnChip):
                 reason = next((each for each in said if isinstance(each, Unavailable)), None)
                 digits = [str(each) for each in said]
                 whole = all(each.lstrip("-").isdecimal() for each in digits)
+                # mV × mA = µW
                 return reason or (int(digits[0]) * int(digits[1]) if whole else f"{digits[0]} mV, {digits[1]} mA")
         return None
 
@@ -98,6 +100,7 @@ def processes(device: DeviceRecord) -> Processes:
     held: dict[int, int] = {}
     for found in filter(None, map(CLIENT.fullmatch, map(str.strip, printed.splitlines()))):
         size = number(f"{found['size']} {found['unit']}iB", target="By")
+        # A process may have several entries.
         held[int(found["pid"])] = held.get(int(found["pid"]), 0) + (size if isinstance(size, int) else 0)
     return tuple(DeviceProcess(pid, memory_bytes=size) for pid, size in held.items())
 

@@ -23,6 +23,7 @@ backend = PolledBackend(
     source="sysfs",
     connect=directories("/sys/class/drm/card*", drivers=("panfrost", "panthor"), clients=KEYS, record=OnChip),
     fields=(
+        # Missing until root has enabled the device's `profiling`.
         Field("gpu", "@clients.busy", "%"),
         *clocks(),
         Field("temp", "max:/sys/class/thermal/thermal_zone[type=gpu*]/temp", "mC"),

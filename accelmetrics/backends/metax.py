@@ -299,9 +299,11 @@ def poll(library: Any) -> Iterator[DeviceSample]:
             continue
         address, uuid, name = (about[place].partition(b"\0")[0].decode("utf-8", "replace") for place in (2, 5, 8))
         record: dict[str, Any] = {place: _ask(library, index, *call) for place, call in CALLS.items()}
+        # Clock domains of the vendor's header: 11 is XCORE, 3 is MC0.
         for place, domain in (("xcore clock", 11), ("memory clock", 3)):
             clocks = _counted(library, CLOCKS, (index, domain), 16, 1)
             record[place] = clocks[0] if clocks and not isinstance(clocks, Unavailable) else clocks or None
+        # A board has up to three supplies, each with its voltage, current and power. The board's power is their sum.
         ways = _counted(library, POWER, (index,), 3, 3)
         record["power"] = ways if isinstance(ways, Unavailable) else sum(ways[2::3]) if ways else None
         record |= {"index": index, "address": address, "uuid": uuid, "name": name, "serial": _text(library, "mxSmlGetChipSerial", index)}
@@ -362,6 +364,7 @@ def _processes(library: Any, index: int, address: bytes) -> Processes:
     for place in range(min(count.value, room)):
         pid, _, gpus = HOLDER.unpack_from(buffer, place * stride)
         entries = (ENTRY.unpack_from(buffer, place * stride + HOLDER.size + each * ENTRY.size) for each in range(min(gpus, GPUS_OF_HOLDER)))
+        # A process may hold memory on several GPUs. Only the memory on this GPU counts.
         found.append(DeviceProcess(pid, "compute", sum(held for at, _, held in entries if at == address)))
     return tuple(found)
 

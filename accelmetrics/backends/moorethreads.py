@@ -43,6 +43,7 @@ FIELDS = (
     Field("temp", "temperature.gpu current temp", "C"),
     Field("powerWatts", "power readings.power draw", "W"),
     Field("enforcedPowerLimitWatts", "power readings.current power limit", "W"),
+    # A limit of 0 W is no limit.
     Field("defaultPowerLimitWatts", "power readings.default power limit", "W", zero_is_missing=True),
     Field("maxPowerLimitWatts", "power readings.max power limit", "W", zero_is_missing=True),
     POWER_SHARE,

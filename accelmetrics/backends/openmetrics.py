@@ -100,6 +100,7 @@ class OpenMetricsBackend:
         self.timeout = _seconds("timeout", given["timeout"], TIMEOUT)
         self.filters = tuple(pattern for value in given["filter"] for pattern in value.split("|") if pattern)
         self.url = parts._replace(query=sent, fragment="").geturl()
+        # User name, password and query may contain secrets.
         self.shown = parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"), query="", fragment="").geturl()
         self._clock = clock
 
@@ -110,6 +111,7 @@ class OpenMetricsBackend:
         require("prometheus_client", EXTRA, "prometheus-client")
         headers = {"user-agent": f"accelmetrics/{__version__}", "accept": ACCEPT}
         try:
+            # One byte more than allowed, so that an answer that is too large is noticed.
             client = HttpClient(self.url, self.timeout, EXTRA, headers, largest=LARGEST_ANSWER + 1)
             client.open()
         except (OSError, ValueError) as error:

@@ -64,6 +64,7 @@ FIELDS = (
 )
 IDENTITY = {"vendor_index": "qid", "name": "sku type", "pci_bus_id": "pci address", "serial": "hw serial", "firmware": "fw version"}
 HWMON = "device/hwmon/hwmon*"
+# Sensor 2 is the SoC, sensor 1 the board.
 SENSORS = (
     Field("temp", f"{HWMON}/temp2_input", "mC"),
     Field("tempLimit.shutdown", f"{HWMON}/temp2_emergency", "mC"),

@@ -85,9 +85,11 @@ def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSa
     devices = [device for device in listed if isinstance(device, Mapping)]
     repeats = max(Counter(_npu(device) for device in devices).values(), default=0) > 1
     if repeats and holders is not None:
+        # A search through /proc, so only if it is needed.
         holders.look([])
     on_each = _contexts(document.get("contexts"), devices, holders)
     for device, processes in zip(devices, on_each, strict=True):
+        # If `npu` repeats, the number of the node /dev/rblnN identifies the device.
         node = text(device.get("device")).removeprefix("rbln")
         record = {**device, "number": node if repeats else device.get("npu"), "kmd_version": document.get("KMD_version")}
         yield DeviceSample(record, processes, whole=text(device.get("sid")))

@@ -148,6 +148,7 @@ def load(name: str) -> Backend:
         return _loaded[name]
     backend: Backend
     row = built_in.BUILT_IN.get(name)
+    # Checked first, so that a disabled backend is not even imported.
     if name in _switched_off(os.environ.get(DISABLE, "")):
         backend = DisabledBackend(name, None if row is None else row.kind)
     elif name.startswith(ENDPOINT):
@@ -188,6 +189,7 @@ def forget() -> None:
 
 def _import(name: str) -> Backend:
     loaded = plug_ins.load("backend", GROUP, {row.name: row.target for row in built_in.BUILT_IN.values()}, name)
+    # The entry point may name a class or a function that returns the backend.
     if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
         loaded = loaded()
     missing = _missing(loaded)
@@ -207,6 +209,7 @@ def prepare(backend: Backend) -> None:
     """
     row = built_in.BUILT_IN.get(backend.name)
     if row is not None and not isinstance(backend, DisabledBackend):
+        # All at once and before a library is loaded: once a library's constructor hangs, nothing more can be imported.
         import_modules(resolve_name(name, __package__) for name in (f".{row.name}", *row.imports))
 
 

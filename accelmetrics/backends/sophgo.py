@@ -82,6 +82,7 @@ def connect() -> PollOnce:
 
     def chips() -> Iterable[DeviceSample]:
         for each in poll():
+            # With their card's path, values of the card are counted once.
             yield each._replace(whole=each.record.path.rpartition("/")[0] if isinstance(each.record, Chip) else "")
 
     return chips

@@ -27,6 +27,8 @@ OUTSIDE = Unavailable(Reason.NO_PERMISSION, "processes outside this container us
 def pcie(metric: str, counters: tuple[str, ...]) -> tuple[Row, ...]:
     """Return the rows of one direction of PCIe. Each of the chip's two networks counts flits of 32 bytes."""
     places = [f"{counter}{network}" for counter in counters for network in (0, 1)]
+    # The counters have 32 bits. If the interval is longer than `within`, a wrap may be hidden in it and there is no
+    # rate.
     rates = [Rate(f"_{place}", f"pcie_perf_counters/{place}", "32 B", bits=32, within=WRAPS) for place in places]
     words = f"sysfs pcie_perf_counters/{counters[0]}0 and five more, rise per second"
     return (*rates, total(metric, *(rate.metric for rate in rates))._replace(words=words))

@@ -29,6 +29,7 @@ backend = PolledBackend(
     kind="npu",
     source="vasmi getmem",
     connect=Command("vasmi", ("getmem", FORMAT), install=INSTALL).poll(parse),
+    # The name differs between AI cards and 3D cards.
     fields=(Field("memoryTotalBytes", ("vals.physical", "vals.physical memory"), PRINTED),),
     identity={"pci_bus_id": "pci_bus", "serial": "sn"},
     interval=2.0,

@@ -244,7 +244,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
         # later UUIDs do not contain.
         if not named and entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents)):
             unlisted.append(entry)
-        return named[0] if len(named) == 1 else None
+        return named[0] if len(named) == 1 else None  # a beginning that several UUIDs share names none
 
     chosen, caveats = _chosen(CUDA, entries, find, twice="hides all")
     if unlisted:
@@ -360,6 +360,7 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
         return VisibleSet(tuple(order))
     lists = (VisibleList(LEVEL_ZERO, value),)
     flat = environ.get(HIERARCHY) != "COMPOSITE"
+    # Data Center GPU Max 1450 and 1550 have two tiles.
     if flat and any(re.search(r"(?a:\bMax 1[45]\d\d\b)", device.name) for device in devices):
         return VisibleSet(None, False, lists, (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
     entries = value.split(",")

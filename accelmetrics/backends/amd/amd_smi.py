@@ -150,6 +150,7 @@ def parse(printed: str) -> CardOutput:
         found: dict[int, dict[str, Any]] = {}
         for card in listed if isinstance(listed, list) else ():
             if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
+                # A number that repeats gets a unique key, so that no card is lost.
                 found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
         cards.update(found)
         odd = odd or 0 < len(found) < len(listed)
@@ -181,6 +182,7 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
         "uuid": f"{uuid}/xcp{later[1]}" if uuid and later else uuid,
         "address": address,
         "unified": unified,
+        # The tool's "MB" is 1,048,576 bytes.
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
     if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
@@ -205,6 +207,7 @@ def _connect(command: Command, clock: Clock) -> PollOnce:
             try:
                 static, _ = output(command.run("static", "--json"))
             except SourceError as error:
+                # Only the values of `static` are missing then.
                 missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             due = clock.monotonic() + STATIC_PACE
         # If a number repeats within a run, it is unknown which static values belong to which card.

@@ -63,6 +63,7 @@ class Flags:
         """
         path = self._command.find()
         try:
+            # An update of the tool changes its file, and may have repaired the flags.
             status = Path(path).stat()
             tool: object = path, status.st_mtime_ns, status.st_size
         except OSError:
@@ -75,6 +76,7 @@ class Flags:
             return completed
         # A search costs many runs, so it is done only once for each version of the tool, and not if the tool crashes on any flag.
         self._is_searched = True
+        # The last two flags are searched first, since they are the first suspects.
         found = [] if all(is_crash(self._ask([flag])) for flag in flags[:2]) else self._search(flags[-2:], flags[:-2])
         self.crashing = (*self.crashing, *found)
         return self._ask([flag for flag in flags if flag not in found]) if found else completed
@@ -94,6 +96,7 @@ class Flags:
         found: list[Flag] = []
         for flags in groups:
             if flags and is_crash(self._ask(flags)):
+                # If neither half crashes alone, only their combination does, and nothing is left out.
                 half = len(flags) // 2
                 found += self._search(flags[:half], flags[half:]) if half else flags
         return found

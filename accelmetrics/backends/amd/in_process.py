@@ -198,6 +198,7 @@ class InProcessDriver:
             DriverGoneError: There are new cards or partitions, so the driver must be opened again. A missing card only gets lost.
         """
         opened = self._attempt is not None and self._attempt.outcome is not None
+        # Only one reader searches at a time. The others do not wait for it.
         if (now < self._relist_at and not opened) or not self._looking.acquire(blocking=False):
             return
         try:

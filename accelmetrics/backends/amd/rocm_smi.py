@@ -79,6 +79,8 @@ ALL = ("-a", "--json")
 EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
 JUNCTION = ("Temperature (Sensor junction) (C)", "Temperature (Sensor #2) (C)")
 MEMORY = ("Temperature (Sensor memory) (C)", "Temperature (Sensor mem) (C)", "Temperature (Sensor #3) (C)")
+# Up to 6.1.1 "GPU memory use (%)" is the utilisation of the memory controller, as its later name says. It is never the
+# share of allocated memory.
 ACTIVITY = ("GPU Memory Read/Write Activity (%)", "GPU memory use (%)")
 AVERAGE, SOCKET = "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)"
 FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
@@ -135,6 +137,7 @@ FIELDS = of_card(
     Field("temp", (*EDGE, *JUNCTION), "C"),
     Field("memoryTemp", MEMORY, "C"),
     Field("hotspotTemp", JUNCTION, "C"),
+    # The second die of an MI250 has no power of its own.
     Field("powerWatts", (AVERAGE, SOCKET), "W", zero_is_missing=True),
     Field("enforcedPowerLimitWatts", "Max Graphics Package Power (W)", "W"),
     Field("smClock", ("sclk clock speed:", "sclk clock speed", "sclk clock level"), PRINTED, _clock),
@@ -192,6 +195,7 @@ def parse(printed: str) -> Output:
             if card and isinstance(value, dict):
                 cards[int(card[1])] = _lowered(value)
             elif card:
+                # Reported after the cards that can be used.
                 strange = True
             elif key == "system":
                 system = _lowered(value) or system
@@ -249,6 +253,7 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             # The printed percentage is the share of VRAM, which means nothing for an APU. Nor does it replace impossible bytes.
             told[ALLOCATED] = None
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
+            # Releases up to 4.x print 0 % and no "Fan RPM" for a card without a fan.
             why = "0 % without a number of revolutions: this release prints that for a card without a fan"
             told[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
         yield DeviceSample({**card, **told}, whole=card_of(uuid, address))
@@ -332,6 +337,7 @@ def _connect(command: Command) -> PollOnce:
         nonlocal knows_flags
         completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
         if knows_flags and _refused(completed) and not _gives_cards(completed):
+            # The next polls use `-a` at once.
             knows_flags = False
             completed = command.run(*ALL)
         return completed

@@ -106,6 +106,8 @@ FIELDS = (
     Field("tempLimit.slowdown", "hwmon:crit", "mC", words="sysfs hwmon: temp*_crit of `temp`'s sensor, 10 s"),
     Field("tempLimit.shutdown", "hwmon:emergency", "mC", words="sysfs hwmon: temp*_emergency of `temp`'s sensor, 10 s"),
     Field("fanSpeed", "hwmon:pwm1", "%", _fan, high=100, words="sysfs hwmon: pwm1 / 255"),
+    # Older cards have `power1_average`, newer ones `power1_input`. The second die of an MI250 reports 0: its power is
+    # counted by the first die.
     Field("powerWatts", ("hwmon:power1_average", "hwmon:power1_input", "gpu_metrics:power"), "uW", zero_is_missing=True),
     Field("enforcedPowerLimitWatts", "hwmon:power1_cap", "uW", words="sysfs hwmon: power1_cap, 10 s"),
     Field("energyJoules", ("hwmon:energy1_input", "gpu_metrics:energy"), "uJ"),
@@ -287,6 +289,8 @@ class Card:
         counts = Counter[str]()
         for file in files:
             block = file.removesuffix("_err_count")
+            # The driver has a file for every block it knows. Counts of disabled blocks are left over from before they
+            # were disabled, so they are left out, as in AMD's library.
             if enabled is None or (block in _BLOCKS and enabled >> _BLOCKS.index(block) & 1):
                 said = self._read(f"ras/{file}", progress)
                 if isinstance(said, Unavailable):
@@ -297,6 +301,8 @@ class Card:
 
     def _read_link(self, progress: list[Any]) -> Mapping[str, object]:
         """Return the link to the slot: that of the outermost bridge, else from the driver's table of levels, else the card's own."""
+        # Cards since Navi contain a PCIe switch. The card's own link is the one inside the card, which is always at its
+        # best.
         port = outermost(self.address)
         said = self._read("pp_dpm_pcie", progress) if port is None else None
         levels = _PCIE_LEVEL.findall(said) if isinstance(said, str) else ()
@@ -313,6 +319,7 @@ class Card:
             for file in list_directory(f"{self._base}/hwmon/{directory}"):
                 if not (FAST_SENSORS.fullmatch(file) or SLOW_SENSORS.fullmatch(file)):
                     continue
+                # A sensor file and its limits share the sensor's label.
                 sensor, _, what = file.partition("_")
                 label = file
                 if sensor.startswith(("temp", "freq")):

@@ -89,6 +89,7 @@ def device_memory(
     for kind in compute_pools({kind: pool[TOTAL] for kind, pool in pools.items()}, compute):
         pool = pools[kind]
         in_use, all_ = pool[USED], pool[TOTAL]
+        # Drivers report a total of 0 for memory that they do not know.
         if all_ == 0:
             pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "a total of 0 bytes stands for memory that is unknown")
         elif not isinstance(in_use, Unavailable) and not isinstance(all_, Unavailable) and in_use > all_:

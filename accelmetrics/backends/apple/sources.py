@@ -151,6 +151,7 @@ class MacmonPoll:
                 self._lines = error.unavailable
                 lines.close()
             raise
+        # From here on the command has proved to be macmon, and later failures no longer count against it.
         self._trusted = True
         return found
 
@@ -218,6 +219,7 @@ def parse_ioreg(text: str) -> list[DeviceSample]:
 
 SAMPLE = ("-n", "1", "-i", "200", "--samplers", "cpu_power,gpu_power")
 """Arguments for one sample over 200 ms."""
+# Tried in this order: the property list, then the text.
 POWERMETRICS = (
     Command("powermetrics", (*SAMPLE, "-f", "plist"), directories=SYSTEM, timeout=2.0),
     Command("powermetrics", SAMPLE, directories=SYSTEM, timeout=2.0),
@@ -263,6 +265,7 @@ def connect_powermetrics() -> PollOnce:
         try:
             return list(in_plist())
         except SourceError as error:
+            # Older releases print no property list.
             if error.reason not in (Reason.DRIVER_ERROR, Reason.PARSE_ERROR):
                 raise
             return in_text()
@@ -295,7 +298,7 @@ def _of_plist(sample: Mapping[str, Any]) -> dict[str, object]:
         record[part] = processor.get(f"{part}_power")
         energy = number(processor.get(f"{part}_energy", gpu.get(f"{part}_energy")))
         if record[part] is None and not isinstance(energy, Unavailable) and not isinstance(elapsed, Unavailable) and elapsed > 0:
-            record[part] = energy / elapsed
+            record[part] = energy / elapsed  # mJ / s = mW
     clusters = processor.get("clusters")
     listed = [each for each in clusters if isinstance(each, Mapping)] if isinstance(clusters, list) else []
     for letter in "EP":

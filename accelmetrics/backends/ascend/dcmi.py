@@ -155,6 +155,7 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
     die = ask(*(("die_id", "@5I", 2) if is_newer else ("die_v2", "@5I", 1)))
     is_known = isinstance(name, bytes)
     record = {
+        # Kinds of utilisation: 2 is the AI core, 13 the NPU, 5 and 10 the bandwidth of DDR and of HBM.
         "utilization_rate": ask("utilization_rate", "@I", 13 if is_newer else 2)[0],
         "bandwidth": ask("utilization_rate", "@I", 10 if has_hbm else 5)[0],
         "temperature": ask("temperature", "@i"),
@@ -167,6 +168,7 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
         "address": "" if isinstance(place[0], Unavailable) else "{:04x}:{:02x}:{:02x}.{:x}".format(*place),
         "die": "-".join(f"{word:08X}" for word in die) if isinstance(die[0], int) and any(die) else "",
     }
+    # A 310 reports its rated power.
     return record | {"power_info": [RATED]} if record["name"] == "310" else record
 
 

@@ -180,6 +180,7 @@ class Chips:
         self._numbers = {}
         for row in found:
             row |= {"driver": driver, "npu": row.get("NPU") or row.get("NPU ID", ""), "chip": row.get("Chip") or "0"}
+            # If an NPU has several chips and no number is printed, the NPU's number does not identify the chip.
             row["number"] = row.get("Device") or row.get("Phy-ID") or ("" if several else row["npu"])
             if row.get("Name") == "310":
                 row["Power"] = RATED

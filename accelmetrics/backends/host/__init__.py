@@ -40,6 +40,8 @@ class HostBackend:
         if _ON_LINUX:
             from accelmetrics.backends.host.linux import linux_driver
 
+            # While a recorded machine is replayed, the clock stands still, so that no rate is computed from recorded
+            # counters.
             return linux_driver(lambda: counted_at(time.monotonic()))
         from accelmetrics.backends.host.portable import portable_driver
 

@@ -240,6 +240,7 @@ class CachedCollector:
         self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
         names = tuple(reader.values)
         known = self.block.names
+        # The known tuple is used again if it is equal, so that the sampler recognises the block.
         self.block = Block(known if names == known else names, tuple(reader.values.values()))
         if reader.reasons != self.reasons:
             self.reasons = reader.reasons
@@ -343,6 +344,7 @@ class HostReader:
             blocks.append(collector.block)
             self._due, oldest = min(self._due, collector.due), min(oldest, collector.read_at)
         if changed:
+            # Only if a reason changed, so that the sampler gets the same mapping otherwise.
             self._unavailable = {key: why for collector in self._collectors for key, why in collector.reasons.items()}
         # The time of the oldest group, so that no value is older than the reading says. Without any group the time is "now".
         self._latest = Reading(blocks, self._unavailable, read_at=oldest if blocks else None)

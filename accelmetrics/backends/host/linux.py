@@ -58,6 +58,7 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
         sensors = [files.keep(path) for path in temperatures]
         packages = [files.keep(path) for path in zones]
         power = partial(collect_power, packages, Counter(zones)) if packages else partial(HostReader.fail, why=NO_RAPL)
+        # The kernel returns these two files a page at a time.
         disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
         interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
         segments = parsed("/proc/net/snmp", parse_retransmits)

@@ -346,6 +346,7 @@ def process_collector(processes: LinuxProcesses | PsutilProcesses, children: boo
         if root.ended or (last is not None and last.start != root.start):
             reader.fail_gone()
             return
+        # Read directly after the CPU time, since earlier groups may have waited.
         now = reader.clock()
         elapsed = now - then if last is not None else 0.0
         usable, there = processes.cpus()

@@ -112,6 +112,7 @@ def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     from accelmetrics.backends.kit.commands import find, may_run
 
     tool = find(TOOL, DIRECTORIES)
+    # A tool that starts and fails raises here. sysfs does not replace it, because it has fewer metrics.
     if tool is not None and may_run(tool):
         return open_monitor(clock, period)
     if chips():

@@ -352,6 +352,7 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
     report = Report(line)
     known |= report.cores
     if not known:
+        # Every part of a report may be missing. Then the driver's tree has the cores.
         known |= {core for cores in neuron.chips().values() for core in cores}
     if not known:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, text(report.hardware.get("error")) or f"{TOOL} knows of no Neuron device")

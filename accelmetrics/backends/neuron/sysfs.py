@@ -138,6 +138,7 @@ class CounterPoll:
 
     def __call__(self) -> Iterable[DeviceSample]:
         numbered = neuron.chips()
+        # Directories that the driver created again are opened again.
         self._known = {path: each for path, each in self._known.items() if each.look_again()}
         paths = {core: path for cores in numbered.values() for core, path in cores.items()}
         if not paths:

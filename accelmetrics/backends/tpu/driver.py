@@ -145,6 +145,7 @@ class TpuDriver:
         self._needed: set[str] = set()  # names that any reader has needed so far
         self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
         self._looked_at = -math.inf
+        # Connections must not stay open if the rest fails.
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             names = frozenset(GRPC_NAMES)
@@ -213,6 +214,7 @@ class TpuDriver:
             left = [device for device in self._listed if self._assignment.ports.get(device) in (None, port)]
             serving = {**dict.fromkeys(left, reports[port]), **serving}
         served = {device: chip for device, chip in self._listed.items() if device in serving}
+        # The SDK lists only devices in use, by position, so they are counted here too.
         chips = chip_groups(served or self._listed, self._per_chip)
         cores = max((chip.cores or 1 for chip in self._chips), default=1)  # the same for all chips of a machine
         second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip, cores) for field in FIELDS}

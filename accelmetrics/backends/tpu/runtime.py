@@ -250,6 +250,7 @@ class _Port:
             return
         if self._channel is None:
             self._channel = self._grpc.insecure_channel(self._address, options=OPTIONS)
+            # A new connection may lead to another program with other metrics.
             self._serves, self._list_due = frozenset(), 0.0
         if now >= self._list_due:
             self._list_due = now + LIST_INTERVAL
@@ -308,6 +309,7 @@ class _Port:
                 # All calls failed: the program has ended, or another kind of server listens on the port.
                 self.disconnect()
                 return self._number, self._knock() or failures[0], {}
+            # No call returned in time, so this is the reason of the whole port.
             if failures[0].reason == Reason.TIMED_OUT:
                 self._failure = failures[0]
         return self._number, self._failure, answers

@@ -109,6 +109,7 @@ class Sdk:
         self._last = last = ask(self._names, self._clock)
         self._answered.set()
         self._pause = min(2 * max(self._pause, INTERVAL), LONGEST_INTERVAL) if last.failed else INTERVAL
+        # An SDK that is not installed is not asked again.
         if not last.missing:
             self._due = last.taken + self._pause
 
@@ -118,6 +119,7 @@ def ask(names: Sequence[str], clock: Clock) -> SdkReading:
     if not sys.executable:
         return SdkReading(clock.monotonic(), {}, Unavailable(Reason.NOT_SUPPORTED, "there is no Python to run libtpu's SDK with"), True)
     try:
+        # This Python's own interpreter, so that the child imports the libtpu of the same environment.
         completed = commands.run((sys.executable, *script(__package__, "sdk_script.py"), *names), timeout=TIMEOUT, max_output=MAX_OUTPUT)
     except SourceError as error:
         return SdkReading(clock.monotonic(), {}, Unavailable(error.reason, f"libtpu's SDK: {error.message}"))
