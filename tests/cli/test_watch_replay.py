@@ -68,8 +68,7 @@ def paused() -> Iterator[Callable[..., ReplaySource]]:
 
         def opened(path: Path, host: str = "") -> ReplaySource:
             source = stack.enter_context(closing(ReplaySource(str(path), USUAL_LEVELS, host)))
-            source.look()
-            source.press(" ", "1 min")
+            source.press(" ", "1 min")  # before the first look, which plays on by the time since it was opened
             return settled(source)
 
         yield opened
