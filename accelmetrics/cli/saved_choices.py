@@ -1,4 +1,4 @@
-"""The choices that a key of ``watch`` has saved: orders, columns, graphs. They are read at the next start.
+"""The choices that a key of ``watch`` has saved: orders, columns, graphs, the theme. They are read at the next start.
 
 The file is JSON and not TOML: Python can write that without another package, and nobody needs to edit it by hand.
 """
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.text import shown
-from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Form, Graphs
+from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Form, Graphs, ThemeChoice
 from accelmetrics.views.trails import SCALES
 
 LARGEST = 1 << 16
@@ -46,6 +46,7 @@ SAVED: Mapping[str, Callable[[object], bool]] = {
     "scale": lambda value: isinstance(value, str) and value in SCALES,
     "graphs": get_args(Graphs).__contains__,
     "form": get_args(Form).__contains__,
+    "theme": get_args(ThemeChoice).__contains__,
 }
 """By field of ``Choices`` that is saved, whether a value can be one."""
 

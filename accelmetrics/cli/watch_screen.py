@@ -55,7 +55,7 @@ from accelmetrics.views.terminal.choices import (
 )
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, Spot, picture
-from accelmetrics.views.terminal.style import ScreenStyle, Theme, theme_of
+from accelmetrics.views.terminal.style import ScreenStyle, theme_of
 from accelmetrics.views.terminal.tables import column_letters
 from accelmetrics.views.trails import SCALES, graph_metrics
 
@@ -396,21 +396,23 @@ class ScreenProgram(ABC):
         ascii_alone = options.ascii or not out.shows_unicode or ascii_locale(os.environ)
         drawn = terminal_colours(os.environ) if options.colour else "none"
         console = os.environ.get("TERM") == "linux"  # it has no Braille, and takes OSC for text
-        theme: Theme = options.theme if options.theme != "auto" else environment_theme(os.environ)
-        self.style = ScreenStyle(drawn, ascii_alone, braille=not (ascii_alone or console), theme=theme)
-        self._asks = options.theme == "auto" and drawn != "none" and not console
-        self.choices = Choices()
         self.saved: list[str] = []
         self._picture: Picture | None = None
         self.changed = False
         self._message = ("", 0.0)
         self._suspend = False
         self._clicked: tuple[Spot | None, float] = None, 0.0
-
+        self.choices = Choices()
         try:
             self.choices = read_choices(self.choices)
         except SavedChoicesError as error:
             self.say(str(error))
+        if options.theme != "auto" or "--theme" in options.flags_given:
+            self.choices = replace(self.choices, theme=options.theme)
+        wanted = self.choices.theme
+        theme = environment_theme(os.environ) if wanted == "auto" else wanted
+        self.style = ScreenStyle(drawn, ascii_alone, braille=not (ascii_alone or console), theme=theme)
+        self._asks = wanted == "auto" and drawn != "none" and not console
 
     @abstractmethod
     def look(self) -> bool:
@@ -480,7 +482,7 @@ class ScreenProgram(ABC):
     def _keep(self) -> None:
         """Save the choices for the next start."""
         try:
-            self.say(f"saved the order, the columns and the graphs in {write_choices(self.choices)}")
+            self.say(f"saved the order, the columns, the graphs and the theme in {write_choices(self.choices)}")
         except SavedChoicesError as error:
             self.say(str(error))
 

@@ -23,6 +23,8 @@ import pyte
 from tests.cli.shell import COMMAND, environment
 from tests.support.waiting import HANG, wait_for
 
+LIGHT_ROW = b"48;2;207;227;243"
+"""The background of the chosen row on a light terminal."""
 END = b"\0" * 8
 """Written to the terminal behind everything else; emulators show nothing for it."""
 

@@ -22,15 +22,13 @@ from accelmetrics.cli.watch_screen import WatchScreen
 from accelmetrics.cli.watch_source import LiveSource
 from accelmetrics.schemas.log import log
 from tests.cli.shell import document, environment, on_path, rest_of, start
-from tests.cli.terminals import Terminal, on_terminal, shell
+from tests.cli.terminals import LIGHT_ROW, Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, wait_for
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 KEYS = "q quit"
-LIGHT_ROW = b"48;2;207;227;243"
 ROW_ENDINGS = (b"48;2;29;58;82", b"48;5;17")
-"""Behind the chosen row on a light background."""
 FAST = ("watch", "--interval", "0.1")
 GIB = 2**30
 
@@ -390,7 +388,7 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
 @pytest.mark.usefixtures("log_as_before")
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
-    options = Namespace(ascii=False, colour=True, theme="dark", read_only=False)
+    options = Namespace(ascii=False, colour=True, theme="dark", read_only=False, flags_given=[])
     screen = WatchScreen(options, Stdout(), 1, Stop(), create_autospec(LiveSource, instance=True, replay=False))
     told = io.StringIO()
     with redirect_stderr(told):

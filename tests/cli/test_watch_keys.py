@@ -18,7 +18,7 @@ import pytest
 from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
 from accelmetrics.views.terminal.choices import Choices
 from tests.cli.shell import on_path
-from tests.cli.terminals import Terminal, on_terminal
+from tests.cli.terminals import LIGHT_ROW, Terminal, on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG
 
@@ -359,19 +359,23 @@ def test_what_is_written_is_bounded_and_nothing_where_nothing_changes(machine: N
 
 
 def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: NvmlSimulator, tmp_path: Path) -> None:
-    """Orders, columns and graphs; without the key nothing is written."""
-    env = {**machine.environment(), "XDG_CONFIG_HOME": str(tmp_path)}
-    with on_terminal(*FAST, rows=40, columns=160, env=env) as terminal:
+    """Orders, columns, graphs and the theme; without the key nothing is written."""
+    env = {**machine.environment(), "XDG_CONFIG_HOME": str(tmp_path), "COLORTERM": "truecolor"}
+    with on_terminal(*FAST, "--theme", "light", rows=40, columns=160, env=env) as terminal:
         terminal.until("gpu.3")
         terminal.type("zm", partial(ordered, terminal, ["gpu.3", "gpu.0", "gpu.2", "gpu.1"]))
         assert list(tmp_path.iterdir()) == []
         terminal.type("cx\r", lambda: "XID" not in terminal.text)
         terminal.type("mt", "^── util gpu.0, 5 min")
-        terminal.type("W", f"saved the order, the columns and the graphs in {tmp_path}/accelmetrics/watch.json")
+        terminal.type("W", f"saved the order, the columns, the graphs and the theme in {tmp_path}/accelmetrics/watch.json")
         assert terminal.end("q") == 0
     with on_terminal(*FAST, rows=40, columns=160, env=env) as terminal:
         terminal.until(partial(ordered, terminal, ["gpu.3", "gpu.0", "gpu.2", "gpu.1"]), "^── util gpu.3, 5 min")
         assert "XID" not in terminal.text
+        assert LIGHT_ROW in terminal.raw and b"\x1b]11;?" not in terminal.raw
+    with on_terminal(*FAST, "--theme", "auto", env=env) as terminal:
+        terminal.until("gpu.3")
+        assert LIGHT_ROW not in terminal.raw
     assert [path.name for path in (tmp_path / "accelmetrics").iterdir()] == ["watch.json"]
 
 
@@ -382,6 +386,7 @@ def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: 
         ("[" * 100_000, "it is no JSON document"),
         ("[]", "they are no table of names and values"),
         ('{"scale": "2 min"}', "scale cannot be '2 min'"),
+        ('{"theme": "blue"}', "theme cannot be 'blue'"),
         ('{"device_hidden": "MEM"}', "device_hidden cannot be 'MEM'"),
         ('{"process_order": ["mem"]}', r"process_order cannot be \['mem'\]"),
     ],

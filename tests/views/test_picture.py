@@ -691,7 +691,9 @@ def test_a_graph_has_three_numbers_with_their_unit_and_times_below() -> None:
     assert len(rows[-1].rstrip()) == 80
 
 
-@pytest.mark.parametrize(("unit", "value", "words"), [("By/s", 3e6, "5 MiB/s"), ("MHz", 1410.0, "2000 MHz"), ("By", 6e10, "100 GiB")])
+@pytest.mark.parametrize(
+    ("unit", "value", "words"), [("By/s", 3e6, "4 MiB/s"), ("MHz", 1410.0, "2000 MHz"), ("By", 6e10, "64 GiB"), ("By", 7e8, "1 GiB")]
+)
 def test_a_scale_without_an_end_has_a_round_one_in_its_unit(unit: str, value: float, words: str) -> None:
     points = [TrailPoint("value", value, value, value)] * 40
     drawn = line_graph("title", [Series("one", points)], unit, None, 60.0, (60, 8), ScreenStyle())

@@ -25,6 +25,7 @@ ASCENDING = frozenset({"device", "state", "pid", "user", "name"})
 Graphs = Literal["chosen", "lines", "band"]
 GRAPHS: tuple[Graphs, ...] = ("chosen", "lines", "band")
 Form = Literal["auto", "list", "map"]
+ThemeChoice = Literal["auto", "dark", "light"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Choices:
         metric: What the first graph shows: a name of ``VALUES`` or of the catalogue.
         scale: The stretch of time that graphs show: a name of ``SCALES``.
         graphs: What graphs show: the chosen device, a line for each of several devices, or the least, median and greatest of all.
+        theme: The background that colours are chosen for; ``auto``: the terminal is asked.
         form: Whether devices are a list or a map; ``auto``: as there is room.
         paused: Whether what is shown stands still.
         overlay: What is shown in place of the lists.
@@ -108,6 +110,7 @@ class Choices:
     scale: str = "1 min"
     graphs: Graphs = "chosen"
     form: Form = "auto"
+    theme: ThemeChoice = "auto"
     paused: bool = False
     overlay: Overlay = ""
     menu: Menu = ""
@@ -196,7 +199,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
     KeyHelp("S", "", "save the latest reading as a document"),
-    KeyHelp("W", "", "save orders, columns and graphs for the next start", fleet=True),
+    KeyHelp("W", "", "save orders, columns, graphs and the theme for the next start", fleet=True),
     KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end", fleet=True),
     KeyHelp("left right", "", "in the list of processes: move its columns sideways, to read long commands to the end"),
     KeyHelp("escape", "", "leave what is shown, or drop tags, or the filter", fleet=True),

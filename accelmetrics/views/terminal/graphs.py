@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import ceil, isfinite, log2, nan
 
-from accelmetrics.schemas.text import BLOCKS, PREFIXES, SCALED, block, cells, power, quantity
+from accelmetrics.schemas.text import BLOCKS, SCALED, block, cells, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.terminal.style import AROUND, SERIES, Drawn, Line, Role, ScreenStyle, rule
 from accelmetrics.views.trails import TrailPoint
@@ -182,12 +182,11 @@ def time_axis(seconds: float, columns: int, style: ScreenStyle) -> Drawn:
 
 
 def nice(highest: float, unit: str = "") -> float:
-    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten; of bytes, in their larger unit."""
+    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten; of bytes, a power of two."""
     if not isfinite(highest) or highest <= 0:
         return 1.0
-    if unit.startswith("By"):
-        larger = 1024.0 ** power(highest, 1024, len(PREFIXES))
-        return nice(highest / larger) * larger
+    if unit in SCALED:
+        return 2.0 ** ceil(log2(max(1.0, highest)))
     step = 10.0 ** (len(f"{highest:.0f}") - 1) if highest >= 1 else 10.0 ** -(len(f"{1 / highest:.0f}"))
     return next((size * step for size in (1, 2, 5, 10, 20, 50) if size * step >= highest), highest)
 
