@@ -13,9 +13,9 @@ from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.settings import Option, Setting
 from accelmetrics.schemas.errors import HIDDEN, UnknownNameError, without_secrets
-from accelmetrics.schemas.text import aligned
+from accelmetrics.schemas.text import fitted
 
-HEAD = ("OPTION", "VALUE", "FROM", "FOR")
+HEAD = ("OPTION", "VALUE", "FROM")
 EXAMPLES = """\
   accelmetrics config                                       every option: its value, what gave it, and for which commands
   accelmetrics config --show serve --interval 5             as `accelmetrics serve --interval 5` would have them
@@ -54,16 +54,13 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         entries = [dict(zip(names, (option.name, *hidden_setting, takers), strict=True)) for option, hidden_setting, takers in found]
         out.write(json.dumps({"options": entries, "unread_variables": unread}, indent=2 if out.terminal else None) + "\n")
         return 0
-    rows = [
-        (
-            option.name,
-            shown(option, setting),
-            f"{setting.source} {setting.where}".strip(),
-            "all" if len(takers) == len(settings.TAKERS) else ", ".join(takers),
-        )
-        for option, setting, takers in found
-    ]
-    out.write("\n".join(aligned([HEAD, *rows])) + "\n")
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for option, setting, takers in found:
+        words = "all that take options" if len(takers) == len(settings.TAKERS) else ", ".join(takers)
+        source = f"{setting.source} {setting.where}".strip()
+        rows.setdefault(words, []).append((option.name, shown(option, setting), source))
+    parts = ([f"for {words}:", *fitted([HEAD, *group], out.width, "  ")] for words, group in rows.items())
+    out.write("\n\n".join(map("\n".join, parts)) + "\n")
     variables = [option.variable for option in settings.OPTIONS.values() if option.variable]
     for name in unread:
         say(f"accelmetrics config: {UnknownNameError('variable', name, variables)}".partition(" Known:")[0])

@@ -28,5 +28,5 @@ def run(options: Namespace, out: Stdout) -> int:
         made = guarded(registry.dialect, name)
         words = getattr(made.value, "summary", "") if made.failure is None else made.failure.detail
         rows.append((name, words, "" if name in registry.BUILT_IN else plug_ins.package(registry.GROUP, name)))
-    out.write(listing(HEAD, rows, options.json))
+    out.write(listing(HEAD, rows, options.json, out.width))
     return 0

@@ -28,5 +28,5 @@ def run(options: Namespace, out: Stdout) -> int:
         loaded = guarded(registry.load, name)
         words = (inspect.getdoc(loaded.value) or "") if loaded.failure is None else loaded.failure.detail
         rows.append((name, words.partition("\n")[0], plug_ins.package(registry.GROUP, name)))
-    out.write(listing(HEAD, rows, options.json))
+    out.write(listing(HEAD, rows, options.json, out.width))
     return 0

@@ -66,6 +66,8 @@ SHORTEST_NAME = 8
 """Columns of a device's name where there is little room."""
 LEFT = frozenset({0, 1, 2, 8})
 """Columns whose cells are flush left."""
+MOST_ABSENT = 5
+"""Makers of whom a machine without accelerators says why nothing is here: all of it fits a screen of 24 rows."""
 DEVICE_REASON = re.compile(r"(?:^|; )([a-z]+\.[\w.]+): [a-z_]+: ")
 """The device and its reason in the words of a source that lacks some devices: ``gpu.2: device_lost: …``."""
 
@@ -93,7 +95,11 @@ def screen(snapshot: Snapshot, width: int) -> str:
         pairs = ((name, ending, value) for ending in HOST_WORDS for name, value in host.items() if name.endswith(ending))
         words = [(name.removesuffix(ending).replace("_", " "), HOST_WORDS[ending](value)) for name, ending, value in pairs]
         parts.append(packed(words, width, ""))
-        parts.append(wrapped("No accelerator was found: `accelmetrics doctor` says what was looked for and what to do.", width, ""))
+        absent = list(view.absent.items())
+        parts.append(["No accelerator was found. `accelmetrics doctor` says:" if absent else "No accelerator is read: --backends chooses."])
+        parts[-1] += [clipped(line, width) for line in aligned(absent[:MOST_ABSENT], INDENT)]
+        if len(absent) > MOST_ABSENT:
+            parts[-1].append(f"{INDENT}and {len(absent) - MOST_ABSENT} more makers, none of them here")
     wrong: dict[tuple[str, ...], list[str]] = {}  # devices with one cause have one remark
     for device in view.devices:
         if device.state != "ok":

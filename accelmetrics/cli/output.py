@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TextIO
 
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.text import ASCII, aligned
+from accelmetrics.schemas.text import ASCII, fitted
 
 PLAIN_WIDTH = 80
 """Columns where there is no terminal to say how many."""
@@ -261,11 +261,11 @@ def _replace(path: str, data: bytes) -> None:
     replace_file(target, data, mode)
 
 
-def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool) -> str:
-    """Return what there is of one sort, a line each below a heading, or a JSON array: the name, what it is, and what it needs."""
+def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool, width: int) -> str:
+    """Return a table of what there is, or a JSON array: the name, what it is, and what it needs."""
     if as_json:
         return json.dumps([dict(zip(("name", "summary", "needs"), row, strict=True)) for row in rows], indent=2, ensure_ascii=False) + "\n"
-    return "\n".join(aligned([head, *rows])) + "\n"
+    return "\n".join(fitted([head, *rows], width)) + "\n"
 
 
 def special(path: str) -> bool:

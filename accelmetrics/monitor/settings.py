@@ -338,7 +338,7 @@ PAGE = (
     Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
 )
 ELSEWHERE = (
-    Option("url", text, "show what another machine's accelmetrics serve reads: http://node:9500", None, "URL", WATCH),
+    Option("url", text, "show what another machine's accelmetrics serve reads: http://node:22235", None, "URL", WATCH),
     Option("fleet", path, "a line for each node of a Prometheus, http://prometheus:9090, or of a file of hosts", None, "URL|FILE", WATCH),
     Option("fleet_token_file", path, "with --url or --fleet, send this token", None, "FILE", WATCH),
     Option("fleet_ca", path, "of addresses with https://, believe certificates of these authorities alone", None, "FILE", WATCH),

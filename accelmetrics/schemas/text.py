@@ -13,6 +13,7 @@ import reprlib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from math import copysign, floor, inf, nextafter
 
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -115,6 +116,23 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
         padded = ((cell, " " * (widest - cells(cell))) for cell in column)
         columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
+
+
+def fitted(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> list[str]:
+    """Return rows as ``aligned`` does, within so many columns: the widest cells go on below. A word is never broken."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(cells, column)) for column in columns]
+    least = [max((cells(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    while sum(widths) + GAP * (len(widths) - 1) + len(indent) > width:
+        places = [place for place, longest in enumerate(least) if widths[place] > longest]
+        if not places:
+            break
+        widths[max(places, key=widths.__getitem__)] -= 1
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        parts = (wrapped(cell, most, "") if cells(cell) > most else [cell] for cell, most in zip(row, widths, strict=True))
+        lines += zip_longest(*parts, fillvalue="")
+    return aligned(lines, indent)
 
 
 # Numbers and units

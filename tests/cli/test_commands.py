@@ -130,8 +130,9 @@ def test_metrics_with_a_word(word: str, key: str, output: Printed) -> None:
     assert len(rows) < len(CATALOGUE) / 4
 
 
-def test_exporters_and_what_they_need(output: Printed) -> None:
-    """A line each; every extra that is named is one."""
+def test_exporters_and_what_they_need(output: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line each where there is room; every extra that is named is one."""
+    monkeypatch.setenv("COLUMNS", "200")
     head, *lines = output("exporters").splitlines()
     assert head.split() == ["NAME", "WHERE", "RECORDS", "GO", "NEEDS"]
     assert [line.split()[0] for line in lines] == list(exporters.BUILT_IN)
@@ -141,8 +142,9 @@ def test_exporters_and_what_they_need(output: Printed) -> None:
     assert needing <= {line.split()[0] for line in lines if "accelmetrics[" in line}
 
 
-def test_dialects(output: Printed) -> None:
-    """A line each, with whose names they are."""
+def test_dialects(output: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line each where there is room, with whose names they are."""
+    monkeypatch.setenv("COLUMNS", "200")
     head, *lines = output("dialects").splitlines()
     assert head.split() == ["NAME", "WHOSE", "NAMES", "NEEDS"]
     assert [line.split()[0] for line in lines] == list(dialects.BUILT_IN)
@@ -161,7 +163,7 @@ def test_those_of_other_packages_are_listed_with_these(group: str, tmp_path: Pat
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[accelmetrics.{group}]\n{name} = {name}_plug:Sink\n")
         (tmp_path / f"{name}_plug.py").write_text(source)
-    done = call(group, env=on_path(tmp_path))
+    done = call(group, env={**on_path(tmp_path), "COLUMNS": "250"})
     assert (done.returncode, done.stderr) == (0, "")
     acme, cracked = done.stdout.splitlines()[-2:]
     assert re.fullmatch(rf"acme +{SINK} +package acme", acme)

@@ -78,12 +78,13 @@ def test_a_flag_then_the_environment_then_the_file_then_the_default(file: Path) 
 def test_every_command_has_its_own_table(file: Path) -> None:
     """Without a command, each value is told with those that have it."""
     file.write_text("interval = 5\n[serve]\ninterval = 15\n[monitor]\nhistory = 0\n")
-    done = call("config", "--show", "--config", str(file))
-    lines = [re.split(r"  +", line) for line in done.stdout.splitlines()]
-    assert ["interval", "15.0", f"file {file}: serve.interval", "serve"] in lines
-    assert ["interval", "5.0", f"file {file}: interval", "record, watch, run, monitor"] in lines
-    assert ["history", "0", f"file {file}: monitor.history", "monitor"] in lines
-    assert ["backends", "all", "default", "all"] in lines
+    done = call("config", "--show", "--config", str(file), env=environment(COLUMNS="200"))
+    tables = {title: rows for title, *rows in (part.splitlines() for part in done.stdout.split("\n\n"))}
+    rows = {title: [re.split(r"  +", row.strip()) for row in found] for title, found in tables.items()}
+    assert ["interval", "15.0", f"file {file}: serve.interval"] in rows["for serve:"]
+    assert ["interval", "5.0", f"file {file}: interval"] in rows["for record, watch, run, monitor:"]
+    assert ["history", "0", f"file {file}: monitor.history"] in rows["for monitor:"]
+    assert ["backends", "all", "default"] in rows["for all that take options:"]
 
 
 def test_a_file_can_give_every_option_and_the_example_has_each(file: Path) -> None:

@@ -17,7 +17,7 @@ from accelmetrics.cli.main import main
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.cli.machines import Printed, Rig
-from tests.cli.shell import call, document, environment
+from tests.cli.shell import Tree, call, document, environment
 from tests.exporters.test_influx import read
 
 RIG = ["dump", "--backends", "rig"]
@@ -323,3 +323,21 @@ def test_a_tool_that_hangs_is_named_with_the_time_since_when(tmp_path: Path) -> 
         assert re.search(rf"rebellions: {words}", told("list").stderr)
     finally:
         go.touch()
+
+
+def test_a_machine_without_accelerators_shows_its_host_and_what_doctor_says(tree: Tree) -> None:
+    """On one screen, in the doctor's own words."""
+    tree.write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
+    done = call("dump", env=tree.environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    assert any(re.match(r"memory +40 %", line) for line in lines)
+    found = lines[lines.index("No accelerator was found. `accelmetrics doctor` says:") + 1 :]
+    words = call("doctor", env=tree.environment()).stdout
+    assert re.fullmatch(r"  nvidia +(.*)", found[0])
+    for line in found[:5]:
+        maker, _, why = line.strip().partition(" ")
+        assert f"{maker}: not present" in words
+        assert why.strip().rstrip("…") in " ".join(words.split())
+    assert re.fullmatch(r"  and \d\d more makers, none of them here", found[5])

@@ -60,6 +60,9 @@ def machine() -> Iterator[dict[str, str]]:
         "allocation",
         "doctor",
         "metrics temp",
+        "exporters",
+        "dialects",
+        "config",
     ],
 )
 def test_what_a_command_prints_is_not_wider(command: str, machine: dict[str, str]) -> None:

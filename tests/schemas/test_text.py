@@ -51,3 +51,16 @@ ROWS: tuple[tuple[str, tuple[float | str | None, ...], str], ...] = (
 @pytest.mark.parametrize(("name", "arguments", "words"), ROWS)
 def test_a_number_in_words(name: str, arguments: tuple[float | str | None, ...], words: str) -> None:
     assert getattr(text, name)(*arguments) == words
+
+
+def test_a_table_that_is_too_wide_goes_on_below_within_words() -> None:
+    rows = [("NAME", "WHAT", "NEEDS"), ("one", "a long sentence about it", "nothing"), ("two", "short", "this-is-one-long-word")]
+    assert text.fitted(rows, 40) == [
+        "NAME  WHAT      NEEDS",
+        "one   a long    nothing",
+        "      sentence",
+        "      about it",
+        "two   short     this-is-one-long-word",
+    ]
+    assert text.fitted(rows, 200) == text.aligned(rows)
+    assert max(map(len, text.fitted(rows, 10))) == 37
