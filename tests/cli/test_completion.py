@@ -15,7 +15,7 @@ from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.selection import PRESETS, MetricSelection
-from tests.cli.shell import call
+from tests.cli.shell import call, environment
 from tests.cli.terminals import shell
 
 pytest.importorskip("shtab")
@@ -113,7 +113,7 @@ def test_lists_for_programs(command: str, names: dict[str, str]) -> None:
     entries = json.loads(call(command, "--json").stdout)
     assert [entry["name"] for entry in entries] == list(names)
     assert all(entry["summary"] for entry in entries)
-    lines = call(command).stdout.splitlines()[1:]
+    lines = call(command, env=environment(COLUMNS="200")).stdout.splitlines()[1:]
     for entry, line in zip(entries, lines, strict=True):
         assert line.split()[0] == entry["name"]
         assert line.endswith(entry["needs"] or entry["summary"])
