@@ -1,4 +1,4 @@
-"""The row about `accelmetrics watch`: what it costs to look at a machine."""
+"""The rows about `accelmetrics watch`: when its first picture is there, and what it costs to look at a machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import psutil
 
 from benchmarks.environments import REPOSITORY
 from benchmarks.programs import environment
-from benchmarks.rows import Row, Scale, spread
+from benchmarks.rows import NONE, Row, Scale, spread
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import wait_for
 
 ROWS, COLUMNS = 40, 120
 PROCESSES = 16
+BEGINNING = 1 << 18
+"""Bytes at the beginning that are looked at."""
 FIRST_PICTURES = 8000
 """Bytes with which the first pictures are drawn, drivers being open."""
 WARM_UP = 2.0
+DRAWN = b"\x1b[?2026l"
+"""Ends each picture."""
+COMMAND = [sys.executable, "-m", "accelmetrics", "watch", "--interval", "1"]
 
 
 class ScreenCost(NamedTuple):
@@ -46,7 +51,13 @@ class ScreenCost(NamedTuple):
 
 
 def watching(scale: Scale) -> Iterator[Row]:
-    """Measure the program on a terminal, drawing once a second, with processes on the devices."""
+    """Measure the program on a terminal: its first picture, then what drawing once a second costs with processes on the devices."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        starts = [first_picture(simulator, scale.gpus) for _ in range(scale.starts + 1)][1:]  # the first one compiles
+    values = spread("", [1000 * valued for _, valued in starts], " ms", NONE, "the first with values of the devices: ")
+    note = f"from exec; {values.note}{values.measured:.0f} ms"
+    what = f"time to the first picture of `accelmetrics watch`, {scale.gpus} GPUs, {COLUMNS}x{ROWS}"
+    yield spread(what, [1000 * drawn for drawn, _ in starts], " ms", (150.0, None), note)
     found = sorted(cost(scale) for _ in range(scale.rounds))
     usual = found[len(found) // 2]
     what = f"CPU of `accelmetrics watch` at 1 Hz, {scale.gpus} GPUs with {PROCESSES} processes, {COLUMNS}x{ROWS}, of one core"
@@ -56,7 +67,6 @@ def watching(scale: Scale) -> Iterator[Row]:
 
 def cost(scale: Scale) -> ScreenCost:
     """Run it on a terminal for a while."""
-    command = [sys.executable, "-m", "accelmetrics", "watch", "--interval", "1"]
     with ExitStack() as stack:
         simulator = stack.enter_context(NvmlSimulator(scale.gpus))
         sleepers = [stack.enter_context(subprocess.Popen(["sleep", "3600"])) for _ in range(PROCESSES)]
@@ -65,14 +75,7 @@ def cost(scale: Scale) -> ScreenCost:
         for gpu in range(scale.gpus):
             simulator.gpu[gpu].set(gpu_util=90, power_mw=600_000)
             simulator.processes(gpu, [Process(one.pid, used=1 << 30, sm=10) for one in sleepers[gpu :: scale.gpus]])
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        given = environment(simulator) | {"TERM": "xterm-256color"}
-        program = stack.enter_context(
-            subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=given, cwd=REPOSITORY, start_new_session=True)
-        )
-        stack.callback(program.kill)
-        screen = stack.enter_context(Drain(ours))
+        program, screen = stack.enter_context(on_screen(simulator))
         watched = psutil.Process(program.pid)
         wait_for(lambda: screen.received > FIRST_PICTURES)
         time.sleep(WARM_UP)
@@ -85,11 +88,34 @@ def cost(scale: Scale) -> ScreenCost:
         used = after.user + after.system - before.user - before.system
         if screen.received == written:
             raise RuntimeError("nothing was drawn")
-        found = ScreenCost(100 * used / seconds, (screen.received - written) / seconds, watched.memory_info().rss)
-        program.terminate()
-        program.wait(60)
-        os.close(theirs)
-        return found
+        return ScreenCost(100 * used / seconds, (screen.received - written) / seconds, watched.memory_info().rss)
+
+
+def first_picture(simulator: NvmlSimulator, gpus: int) -> tuple[float, float]:
+    """Start it, and return after how many seconds the first picture was drawn, and the first with the last device on it."""
+    began = time.monotonic()
+    with on_screen(simulator) as (_, screen):
+        wait_for(lambda: f"gpu.{gpus - 1}".encode() in screen.beginning)
+        valued = time.monotonic()
+        return screen.drawn - began, valued - began
+
+
+@contextmanager
+def on_screen(simulator: NvmlSimulator) -> Iterator[tuple[subprocess.Popen[bytes], Drain]]:
+    """Start the program on a terminal; it is ended behind the block."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    given = environment(simulator) | {"TERM": "xterm-256color"}
+    with (
+        subprocess.Popen(COMMAND, stdin=theirs, stdout=theirs, stderr=theirs, env=given, cwd=REPOSITORY, start_new_session=True) as program,
+        Drain(ours) as screen,
+    ):
+        try:
+            yield program, screen
+        finally:
+            program.terminate()
+            program.wait(60)
+            os.close(theirs)
 
 
 class Drain:
@@ -97,10 +123,14 @@ class Drain:
 
     Attributes:
         received: Bytes so far.
+        beginning: The first of them, which is more than the first pictures.
+        drawn: When the first picture was there, by the monotonic clock; 0 before.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.received = 0
+        self.beginning = b""
+        self.drawn = 0.0
         self._descriptor = descriptor
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -118,6 +148,11 @@ class Drain:
         while not self._end.is_set():
             if select.select([self._descriptor], [], [], 0.05)[0]:
                 try:
-                    self.received += len(os.read(self._descriptor, 1 << 16))
+                    data = os.read(self._descriptor, 1 << 16)
                 except OSError:  # the program has closed it
                     return
+                self.received += len(data)
+                if self.received < BEGINNING:
+                    self.beginning += data
+                if not self.drawn and DRAWN in self.beginning:
+                    self.drawn = time.monotonic()
