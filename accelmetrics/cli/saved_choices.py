@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.text import shown
 from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Form, Graphs, ThemeChoice
-from accelmetrics.views.trails import SCALES
+from accelmetrics.views.terminal.style import SERIES
+from accelmetrics.views.trails import SPANS
 
 LARGEST = 1 << 16
 """Bytes of the file, at most."""
@@ -25,7 +26,7 @@ class SavedChoicesError(AccelMetricsError):
     """The file of saved choices cannot be read or written, or has something that is none of them; the message says what."""
 
 
-def _texts(value: object) -> bool:
+def _texts(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
@@ -43,7 +44,8 @@ SAVED: Mapping[str, Callable[[object], bool]] = {
     "node_order": NODE_ORDERS.__contains__,
     "node_reverse": _flag,
     "metric": lambda value: isinstance(value, str),
-    "scale": lambda value: isinstance(value, str) and value in SCALES,
+    "beside": lambda value: _texts(value) and len(value) < SERIES,
+    "scale": lambda value: isinstance(value, str) and value in SPANS,
     "graphs": get_args(Graphs).__contains__,
     "form": get_args(Form).__contains__,
     "theme": get_args(ThemeChoice).__contains__,
@@ -80,7 +82,8 @@ def read_choices(choices: Choices) -> Choices:
         if name in found and not possible(found[name]):
             raise SavedChoicesError(f"the saved choices in {path} are not used: {name} cannot be {shown(found[name])}; W writes them anew")
         if name in found:
-            given[name] = frozenset(found[name]) if _texts(found[name]) else found[name]
+            usual = getattr(choices, name)
+            given[name] = type(usual)(found[name]) if _texts(found[name]) else found[name]
     return replace(choices, **given)
 
 

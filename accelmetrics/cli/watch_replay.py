@@ -14,8 +14,8 @@ from accelmetrics.schemas.recording import START, Names, RecordingIndex, RecordR
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import vitals
 from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
-from accelmetrics.views.node_view import SHORTEST
-from accelmetrics.views.trails import BUCKETS, SCALES
+from accelmetrics.views.node_view import SHORTEST, host_values
+from accelmetrics.views.trails import BUCKETS, HOST_KEY, HOST_VALUES, SCALES, SPANS
 
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 BUDGET = 0.04
@@ -118,7 +118,7 @@ class ReplaySource(WatchSource):
 
     def press(self, key: str, scale: str) -> str | None:
         """Go through time: speed, pause, places; choose another host."""
-        faster = {"+": 1, "=": 1, ">": 1, ".": 1, "-": -1, "<": -1, ",": -1}
+        faster = {">": 1, ".": 1, "<": -1, ",": -1}
         if key in faster:
             place = min(range(len(SPEEDS)), key=lambda number: abs(SPEEDS[number] - self._speed))
             self._speed = SPEEDS[min(max(place + faster[key], 0), len(SPEEDS) - 1)]
@@ -126,7 +126,7 @@ class ReplaySource(WatchSource):
         if key in ("p", " "):
             self._playing, self._live = not self._playing, False
         elif key in ("left", "right"):
-            self._go(self._clock + int((1 if key == "right" else -1) * SCALES[scale] / 2 * SECOND))
+            self._go(self._clock + int((1 if key == "right" else -1) * SPANS[scale] / 2 * SECOND))
         elif key == "home":
             self._go(0)
         elif key == "end":
@@ -217,6 +217,8 @@ class ReplaySource(WatchSource):
                     names = BY_NAME[name].names if name in BY_NAME else (name,)
                     found[name] = next((metrics[one] for one in names if one in metrics), None)
             self.trails.add_values(snapshot.time_ns, slot.key, found)
+        host = host_values(snapshot.metrics)
+        self.trails.add_values(snapshot.time_ns, HOST_KEY, {name: host.get(name) for name in HOST_VALUES})
 
     def _refill(self, until_ns: int | None) -> None:
         """Begin to fill the history before a time; None: fill it no further."""

@@ -55,9 +55,9 @@ from accelmetrics.views.terminal.choices import (
 )
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, Spot, picture
-from accelmetrics.views.terminal.style import ScreenStyle, theme_of
+from accelmetrics.views.terminal.style import SERIES, ScreenStyle, theme_of
 from accelmetrics.views.terminal.tables import column_letters
-from accelmetrics.views.trails import SCALES, graph_metrics
+from accelmetrics.views.trails import SCALES, SPANS, graph_metrics
 
 if TYPE_CHECKING:
     from accelmetrics.cli.watch_remote import FleetSource, RemoteSource
@@ -211,8 +211,12 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     if key == "escape":  # what was opened last is left: an overlay, else the filter
         if choices.overlay:
             return replace(choices, overlay="", overlay_top=0, environment=False)
+        if choices.until_ns:
+            return replace(choices, until_ns=0)
         dropped: dict[str, Any] = {"tagged": frozenset()} if choices.tagged and name == "process" else {f"{name}_filter": ""}
         return replace(choices, **dropped)
+    if key in ("+", "=", "-", "_", "[", "]", "0") and name != "node" and choices.overlay != "help":
+        return in_time(key, picture)
     if key in OVERLAYS:
         wanted = "process" if key == "enter" and name == "process" else OVERLAYS[key]
         return replace(choices, overlay="" if choices.overlay == wanted else wanted, overlay_top=0, environment=False)
@@ -225,11 +229,15 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         return replace(choices, overlay_top=max(0, {"home": 0, "end": sys.maxsize}.get(key, top)))
     if key in ("left", "right") and name == "process":
         return replace(choices, process_left=max(0, choices.process_left + (SIDEWAYS if key == "right" else -SIDEWAYS)))
+    if key in ("left", "right") and name == "device" and picture.across == 1:
+        return in_time({"left": "[", "right": "]"}[key], picture)
     if key in MOVES or key in ("left", "right"):
         return moved(key, picture)
     if key == " " and choices.process:
         tagged = choices.tagged ^ {choices.process}
         return moved("down", replace(picture, choices=replace(choices, tagged=tagged)))
+    longer = [scale for scale, seconds in SCALES.items() if seconds > SPANS[choices.scale]]
+    shorter = [scale for scale, seconds in SCALES.items() if seconds < SPANS[choices.scale]]
     switched: dict[str, dict[str, Any]] = {
         "tab": {"pane": "processes" if name == "device" else "devices"},
         "z": {"menu": "order"},
@@ -239,8 +247,10 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         "O": {f"{name}_reverse": not reverse},
         "m": {"metric": _next(metrics or [choices.metric], choices.metric)},
         "M": {"metric": _next(metrics or [choices.metric], choices.metric, -1)},
-        "t": {"scale": _next(tuple(SCALES), choices.scale)},
-        "T": {"scale": _next(tuple(SCALES), choices.scale, -1)},
+        "b": with_metric(choices, metrics),
+        "B": {"metric": (*choices.beside, choices.metric)[-2:][0], "beside": choices.beside[:-1]},
+        "t": {"scale": (longer or [*SCALES])[0]},
+        "T": {"scale": (shorter or [*SCALES])[-1]},
         "a": {"graphs": _next(GRAPHS, choices.graphs)},
         "v": {"form": "list" if picture.across > 1 or choices.form == "map" else "map"},
         "p": {"paused": not choices.paused},
@@ -254,6 +264,28 @@ def meant(key: str, choices: Choices) -> str:
     if key == " " and (choices.pane != "processes" or choices.replay):
         return "p"
     return SAME.get(key, key)
+
+
+def in_time(key: str, picture: Picture) -> Choices:
+    """Return the choices after a key that zooms, goes through time as far as there is history, or returns to now."""
+    choices, (oldest, newest), spans = picture.choices, picture.times, tuple(SPANS)
+    if key in "+=-_":
+        place = spans.index(choices.scale) + (1 if key in "-_" else -1)
+        return replace(choices, scale=spans[min(max(place, 0), len(spans) - 1)])
+    if key == "0":
+        return replace(choices, until_ns=0)
+    span = int(SPANS[choices.scale] * 1e9)
+    until = (choices.until_ns or newest) + (span if key == "]" else -span) // 2
+    until = max(until, oldest + span)
+    return replace(choices, until_ns=0 if until >= newest else until)
+
+
+def with_metric(choices: Choices, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return what changes when one more metric, the next that is not there, comes into the graph."""
+    shown = {*choices.beside, choices.metric}
+    start = metrics.index(choices.metric) if choices.metric in metrics else 0
+    more = next((name for name in (*metrics[start:], *metrics[:start]) if name not in shown), "")
+    return {"beside": (*choices.beside, choices.metric), "metric": more} if more and len(shown) < SERIES else {}
 
 
 def ordered_by(key: str, choices: Choices) -> Choices:
@@ -557,7 +589,7 @@ class WatchScreen(ScreenProgram):
         """Take what is new; return whether there is another picture to draw."""
         news = self._source.look()
         if news:
-            self._source.follow(self.choices.metric)  # one that was saved, too
+            self._follow()  # those that were saved, too
         return news and not self.choices.paused
 
     def leave(self) -> None:
@@ -576,7 +608,8 @@ class WatchScreen(ScreenProgram):
         source = self._source
         if not self.choices.paused or self._view is None:
             self._view = source.view
-        source.trails.until_ns = self._view.time_ns if self.choices.paused and self._view is not None else None
+        stopped = self._view.time_ns if self.choices.paused and self._view is not None else None
+        source.trails.until_ns = self.choices.until_ns or stopped
         size = screen_size(self.descriptor)
         usual = source.notice or (source.error if self._view is None else "" if os.isatty(0) else NO_KEYS)
         given = replace(
@@ -619,7 +652,12 @@ class WatchScreen(ScreenProgram):
             self.say(answer)
         else:
             self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
-            source.follow(self.choices.metric)
+            self._follow()
+
+    def _follow(self) -> None:
+        """Have a history of the metrics of the graph."""
+        for metric in (*self.choices.beside, self.choices.metric):
+            self._source.follow(metric)
 
     def _ask(self) -> None:
         """Ask whether a signal is to be sent to the tagged processes, or to the chosen one where none is."""

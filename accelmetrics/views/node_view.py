@@ -421,12 +421,6 @@ def node_view(
             advice = "" if state == "ok" else ADVICE[Reason.TIMED_OUT] if status.status == "timed_out" else ASK_DOCTOR
             detail, quiet = printable(status.detail), status.name in silent
             sources.append(SourceRow(status.name, status.status, status.source, detail, ages[status.name], state, advice, quiet))
-    host = {name: snapshot.metrics[key] for name, key in HOST_VALUES.items() if key in snapshot.metrics}
-    for name, ending in DISK_VALUES.items():
-        rates = [value for key, value in snapshot.metrics.items() if key.startswith("disk.") and key.endswith(ending)]
-        if rates:
-            host[name] = sum(rates)
-    busy = processors(snapshot.metrics)
     shown = _processes(listed, about, record.holders, cpu, memory, now_ns, {device.key for device in devices if device.aged})
     if before is not None:
         gone = {
@@ -443,11 +437,23 @@ def node_view(
         devices=tuple(devices),
         processes=shown,
         unlisted={key: printable(why.detail or str(why.reason)) for key, why in listed.items() if isinstance(why, Unavailable)},
-        host=host if busy is None else {"cpu_percent": busy, **host},
+        host=host_values(snapshot.metrics),
         sources=tuple(sources),
         findings=findings,
         absent={status.name: printable(status.detail) for status in snapshot.backends if status.status == "absent"},
     )
+
+
+def host_values(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers of the host among a reading's metrics; what is missing is absent."""
+    busy = processors(metrics)
+    found = {} if busy is None else {"cpu_percent": busy}
+    found |= {name: metrics[key] for name, key in HOST_VALUES.items() if key in metrics}
+    for name, ending in DISK_VALUES.items():
+        rates = [value for key, value in metrics.items() if key.startswith("disk.") and key.endswith(ending)]
+        if rates:
+            found[name] = sum(rates)
+    return found
 
 
 def _summary(

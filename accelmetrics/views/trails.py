@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from math import nan
+from dataclasses import replace
+from math import floor, nan
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import resolve
@@ -15,7 +16,12 @@ from accelmetrics.views.device_view import BY_NAME, VALUES, ValueRow
 from accelmetrics.views.node_view import NodeView
 
 SCALES: Mapping[str, float] = {"1 min": 60.0, "5 min": 300.0, "1 h": 3600.0, "24 h": 86400.0}
-"""Seconds by the name of a scale of time."""
+"""Seconds by the name of a stretch of time for which history is kept, in buckets of its own."""
+SPANS: Mapping[str, float] = {
+    **{"15 s": 15.0, "30 s": 30.0, "1 min": 60.0, "2 min": 120.0, "5 min": 300.0, "15 min": 900.0, "30 min": 1800.0},
+    **{"1 h": 3600.0, "3 h": 10800.0, "6 h": 21600.0, "12 h": 43200.0, "24 h": 86400.0},
+}
+"""Seconds by the name of a stretch of time that graphs show: ``SCALES`` and those between them."""
 BUCKETS = 240
 """Of each scale."""
 FOLLOWED = ("power_watts", "utilization", "memory_percent", "temperature_celsius", "sm_clock_mhz")
@@ -33,7 +39,7 @@ PROCESS_VALUES = {
 """Numbers of a process whose history is kept, by the names of its fields."""
 HOST_KEY = "host"
 """What the host's history is kept under."""
-HOST_VALUES = {
+HOST_VALUES: Mapping[str, ValueRow] = {
     "cpu_percent": ValueRow("cpu_percent", "CPU", "%", (), top=100.0),
     "memory_percent": ValueRow("memory_percent", "memory", "%", (), top=100.0),
     "disk_read_bytes_per_second": ValueRow("disk_read_bytes_per_second", "disk read", "By/s", ()),
@@ -42,6 +48,8 @@ HOST_VALUES = {
     "network_sent_bytes_per_second": ValueRow("network_sent_bytes_per_second", "network sent", "By/s", ()),
 }
 """Numbers of the host whose history is kept, by their names in ``NodeView.host``."""
+OF_HOST = f"{HOST_KEY}."
+"""Before the name of such a number where it is chosen for a graph beside those of devices."""
 MOST_PROCESSES = 64
 """Processes whose history is kept: one takes an eighth of a mebibyte."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
@@ -109,14 +117,17 @@ class _Ring:
         width = span / columns
         last = int(end / width)  # columns keep their places while time goes on
         start = (last - columns + 1) * width
-        read: dict[int, list[int]] = {}  # by column, the places of buckets with readings
+        read: dict[int, list[int]] = {}  # by column, the places of buckets with readings; below 0: before the first column
         for number in range(max(0, self.newest - BUCKETS + 1), self.newest + 1):
             if self.counts[number % BUCKETS] != _EMPTY:
-                read.setdefault(int(((number + 0.5) * self.width - start) / width), []).append(number % BUCKETS)
+                read.setdefault(floor(((number + 0.5) * self.width - start) / width), []).append(number % BUCKETS)
         begun = min(read, default=columns)
         points: list[TrailPoint] = []
         left = 0.0
-        for column in range(columns):
+        before = max((column for column in read if column < 0), default=None)
+        for column in (*([] if before is None else [before]), *range(columns)):
+            if column == 0 and before is not None:
+                left -= (-1 - before) * width
             known = [at for at in read.get(column, ()) if self.counts[at] > 0]
             if known:
                 low, high = min(self.lows[at] for at in known), max(self.highs[at] for at in known)
@@ -128,7 +139,7 @@ class _Ring:
             else:
                 left = 0.0 if column in read else left - width
                 points.append(points[-1] if points and left > 0 else GAP)
-        return points
+        return points[-columns:]
 
 
 class Trails:
@@ -141,7 +152,8 @@ class Trails:
 
     Attributes:
         metrics: The metrics whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
-        newest_ns: When the newest reading was, in nanoseconds since 1970; 0 before the first.
+        oldest_ns: When the oldest reading was, in nanoseconds since 1970; 0 before the first.
+        newest_ns: When the newest was.
         until_ns: Where graphs end, in nanoseconds since 1970; None: at the newest reading.
     """
 
@@ -150,7 +162,7 @@ class Trails:
         self.metrics: tuple[str, ...] = FOLLOWED
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self._processes: set[str] = set()
-        self.newest_ns = self._shown = 0  # of all readings, and of those that were views
+        self.oldest_ns = self.newest_ns = self._shown = 0  # of all readings; the last: of those that were views
         self.until_ns: int | None = None
 
     def follow(self, metric: str) -> bool:
@@ -159,7 +171,7 @@ class Trails:
         Returns:
             Whether it was not kept before: readings from before can be added by ``add_values``.
         """
-        if metric in self.metrics:
+        if metric in self.metrics or metric.startswith(OF_HOST):  # the host's are kept for good
             return False
         if len(self.metrics) >= MOST_FOLLOWED:
             gone = self.metrics[len(FOLLOWED)]  # those are kept for good
@@ -189,18 +201,18 @@ class Trails:
             self._rings = {which: rings for which, rings in self._rings.items() if which[0] not in gone}
         self._processes = {process_key(process.pid) for process in view.processes}
         self._shown = view.time_ns
-        self.newest_ns = max(self.newest_ns, view.time_ns)
+        self._reaches(view.time_ns)
 
     def add_values(self, time_ns: int, device: str, values: Mapping[str, float | None]) -> None:
         """Remember values of one device by metric; None: it was read and had none."""
         for metric, value in values.items():
             self._add(device, metric, time_ns, value)
-        self.newest_ns = max(self.newest_ns, time_ns)
+        self._reaches(time_ns)
 
     def clear(self) -> None:
         """Forget all readings."""
         self._rings.clear()
-        self.newest_ns = self._shown = 0
+        self.oldest_ns = self.newest_ns = self._shown = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
         """Return the newest history of a device, in columns of equal time, the oldest first.
@@ -208,16 +220,17 @@ class Trails:
         Args:
             device: Its key.
             metric: Which metric.
-            scale: A name of ``SCALES``.
+            scale: A name of ``SPANS``.
             columns: How many; more than there are buckets show the same twice.
             now_ns: Where it ends, in nanoseconds since 1970; ``until_ns``, if left out.
         """
         rings = self._rings.get((device, metric))
         if rings is None:
             return [BEFORE] * columns
-        ring = rings[list(SCALES).index(scale)]
         end = (now_ns or self.until_ns or self.newest_ns) / 1e9
-        return ring.points(end, SCALES[scale], columns, HELD * max(self.interval, ring.width))
+        needed = SPANS[scale] + max(0.0, self.newest_ns / 1e9 - end)
+        ring = next((ring for ring, kept in zip(rings, SCALES.values(), strict=True) if kept >= needed), rings[-1])
+        return ring.points(end, SPANS[scale], columns, HELD * max(self.interval, ring.width))
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int) -> list[TrailPoint]:
         """Return the least, median and greatest over devices, in columns of equal time; the median stands for the mean."""
@@ -230,6 +243,11 @@ class Trails:
             else:
                 band.append(GAP if any(point.kind == "gap" for point in points) else BEFORE)
         return band or [BEFORE] * columns
+
+    def _reaches(self, time_ns: int) -> None:
+        """Remember from when to when there are readings; buckets forget those of more than a day ago."""
+        self.newest_ns = max(self.newest_ns, time_ns)
+        self.oldest_ns = max(min(self.oldest_ns or time_ns, time_ns), self.newest_ns - int(max(SCALES.values()) * 1e9))
 
     def _add(self, device: str, metric: str, time_ns: int, value: float | None) -> None:
         rings = self._rings.get((device, metric))
@@ -248,18 +266,22 @@ def process_key(pid: int) -> str:
 
 
 def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:
-    """List the metrics that a graph can show of a node's devices, those that are looked at most first."""
+    """List the metrics that a graph can show: what every device has, the host's, and then all others that a device has."""
     given = {name for device in view.devices for name in device.values}
-    first = [row for row in VALUES if row.name in given and row.name not in FIXED]
+    shown = sorted((row for row in VALUES if row.name in given and row.name not in FIXED), key=lambda row: not row.core)
+    core = sum(row.core for row in shown)
     known = {name for row in VALUES for name in row.names}
     others = dict.fromkeys(name for device in view.devices for name in device.metrics if name not in known)
-    return (*first, *(metric_row(view, name) for name in others))
+    host = (metric_row(view, f"{OF_HOST}{name}") for name in HOST_VALUES if name in view.host)
+    return (*shown[:core], *host, *shown[core:], *(metric_row(view, name) for name in others))
 
 
 def metric_row(view: NodeView, name: str) -> ValueRow:
-    """Describe a metric by its name in ``VALUES`` or in the catalogue."""
+    """Describe a metric by its name in ``VALUES`` or in the catalogue, or one of the host by its name behind ``OF_HOST``."""
     if name in BY_NAME:
         return BY_NAME[name]
+    if name.startswith(OF_HOST) and name.removeprefix(OF_HOST) in HOST_VALUES:
+        return replace(HOST_VALUES[name.removeprefix(OF_HOST)], name=name)
     key = next((f"{device.key}.{name}" for device in view.devices if name in device.metrics), "")
     found = resolve(key) if key else None
     unit, top = ("1", None) if found is None else (found.row.unit, found.row.maximum)

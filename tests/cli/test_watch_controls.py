@@ -15,13 +15,15 @@ from accelmetrics.views.terminal.picture import Picture, Spot
 DEVICES = tuple(f"gpu.{number}" for number in range(20))
 PROCESSES = (40, 30, 50)
 METRICS = ("power_watts", "utilization", "temperature_celsius")
+SECOND = 1_000_000_000
+NEWEST = 1_790_000_000 * SECOND
 
 
 def after(*keys: str, choices: Choices | None = None, across: int = 1) -> Choices:
     """What is chosen after these keys, on a picture of 20 devices and 3 processes, 5 rows of them at once."""
     shown = choices or Choices(device="gpu.0", process=40)
     for key in keys:
-        picture = Picture((), (0, 0), shown, DEVICES, PROCESSES, across=across, page=5)
+        picture = Picture((), (0, 0), shown, DEVICES, PROCESSES, across=across, page=5, times=(NEWEST - 120 * SECOND, NEWEST))
         shown = chosen_by(key, picture, METRICS)
     return shown
 
@@ -42,7 +44,7 @@ def after(*keys: str, choices: Choices | None = None, across: int = 1) -> Choice
     ],
 )
 def test_the_chosen_device_moves(keys: list[str], device: str) -> None:
-    """By a row, a page, to both ends and no further; a list has no left and right."""
+    """By a row, a page, to both ends and no further; in a list left and right go through time."""
     assert after(*keys).device == device
 
 
@@ -70,6 +72,22 @@ def test_the_other_pane_has_a_choice_of_its_own() -> None:
         (["M"], {"metric": "temperature_celsius"}),
         (["t"], {"scale": "5 min"}),
         (["T"], {"scale": "24 h"}),
+        (["-"], {"scale": "2 min"}),
+        (["-", "t"], {"scale": "5 min"}),
+        (["-", "T"], {"scale": "1 min"}),
+        (["+", "=", "+"], {"scale": "15 s"}),
+        (["_"] * 20, {"scale": "24 h"}),
+        (["["], {"until_ns": NEWEST - 30 * SECOND}),
+        (["left", "[", "]"], {"until_ns": NEWEST - 30 * SECOND}),
+        (["[", "right"], {}),
+        (["["] * 9, {"until_ns": NEWEST - 60 * SECOND}),
+        (["[", "0"], {}),
+        (["[", "escape"], {}),
+        (["b"], {"beside": ("power_watts",), "metric": "utilization"}),
+        (["b", "b"], {"beside": ("power_watts", "utilization"), "metric": "temperature_celsius"}),
+        (["b", "b", "b"], {"beside": ("power_watts", "utilization"), "metric": "temperature_celsius"}),
+        (["b", "b", "B"], {"beside": ("power_watts",), "metric": "utilization"}),
+        (["B"], {}),
         (["a"], {"graphs": "lines"}),
         (["a", "a"], {"graphs": "band"}),
         (["v"], {"form": "map"}),

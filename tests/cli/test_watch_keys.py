@@ -109,6 +109,29 @@ def test_m_and_t_change_the_graph(watched: Terminal) -> None:
     watched.type("MT", "power gpu.0, 1 min")
 
 
+def test_graphs_are_zoomed_and_moved_through_time(machine: NvmlSimulator, watched: Terminal) -> None:
+    """The past has a place on the clock and stays there while readings go on; 0 comes back."""
+    watched.type("+", "power gpu.0, 30 s .* now 400 W", r"-30 s .* now *$")
+    watched.type("+", r"power gpu.0, 15 s", r"-15 s .* now *$")
+    readings = machine.calls()["nvmlDeviceGetTemperature", 0]
+    machine.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 160)  # of more than the 15 s that are shown
+    watched.type("[", r"power gpu.0, 15 s to (\d\d:\d\d:\d\d) .*last 400 W", "^0 returns to now")
+    machine.gpu[0].set(power_mw=700_000)
+    watched.until("700/700")
+    assert "last 400 W  max 400 W" in watched.text
+    watched.type("0", "power gpu.0, 15 s .* now 700 W  max 700 W", "^q quit")
+    watched.type("--", "power gpu.0, 1 min")
+
+
+def test_a_graph_has_several_metrics_and_those_of_the_host(watched: Terminal) -> None:
+    """With a scale at each side for two units."""
+    watched.type("b", r"^── gpu.0, 1 min .*power 400 W.*util 10 %", r"700 W.*100 %")
+    watched.type("mmmm", r"^── gpu.0, 1 min .*power 400 W.*host CPU \d+ %")
+    watched.type("bm", "^── gpu.0, 1 min, each to its own scale .*host disk read")
+    watched.type("BB", "^── power gpu.0, 1 min")
+    watched.type("mmmmm", "^── CPU host, 1 min.* now .* %")
+
+
 def test_the_graph_of_another_metric_begins_with_what_is_remembered(machine: NvmlSimulator, watched: Terminal) -> None:
     """The memory in use is followed from the key on: what it was before is known all the same."""
     machine.gpu[0].set(memory_used=10 * GIB)
@@ -385,7 +408,8 @@ def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: 
         ("{", "it is no JSON document"),
         ("[" * 100_000, "it is no JSON document"),
         ("[]", "they are no table of names and values"),
-        ('{"scale": "2 min"}', "scale cannot be '2 min'"),
+        ('{"scale": "7 min"}', "scale cannot be '7 min'"),
+        ('{"beside": [1]}', r"beside cannot be \[1\]"),
         ('{"theme": "blue"}', "theme cannot be 'blue'"),
         ('{"device_hidden": "MEM"}', "device_hidden cannot be 'MEM'"),
         ('{"process_order": ["mem"]}', r"process_order cannot be \['mem'\]"),

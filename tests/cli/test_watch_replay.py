@@ -85,7 +85,7 @@ def test_a_recording_of_the_exporter_is_played(simulator: NvmlSimulator, tmp_pat
     with on_terminal("watch", "--replay", str(path), "--speed", "0.1", columns=140) as terminal:
         terminal.until(r"^\S+ +2 gpu .* replay 20\d\d-\d\d-\d\d 0\.1x +\d+%", r"gpu\.0 .*37%")
         terminal.type(" ", "0.1x .*paused")
-        terminal.type("+", "0.2x .*paused")
+        terminal.type(">", "0.2x .*paused")
         terminal.type("\x1b[F", "100% live", "power gpu.0, 1 min .*now ")
         terminal.type("\x1b[H", r" [0-9]% ")
         terminal.type("?", "go back or on in the recording")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -22,10 +23,10 @@ from accelmetrics.views.terminal.graphs import Series, line_graph
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import CODES, Colours, ScreenStyle, Theme, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
-from accelmetrics.views.trails import TrailPoint, Trails
+from accelmetrics.views.trails import TrailPoint, Trails, graph_metrics
 from accelmetrics.visibility.processes import ProcessDetails, ProcessInfo, ProcessListing
 from tests.records import record
-from tests.views.nodes import GIB, HEALTHY, Node, plain
+from tests.views.nodes import GIB, HEALTHY, SECOND, Node, plain
 
 COLOURLESS = ScreenStyle(colours="none", braille=False)
 SIZES = [(20, 5), (24, 8), (40, 10), (60, 15), (79, 23), (80, 24), (100, 30), (120, 40), (181, 45), (200, 60), (250, 80)]
@@ -698,6 +699,62 @@ def test_a_scale_without_an_end_has_a_round_one_in_its_unit(unit: str, value: fl
     points = [TrailPoint("value", value, value, value)] * 40
     drawn = line_graph("title", [Series("one", points)], unit, None, 60.0, (60, 8), ScreenStyle())
     assert "".join(text for text, _ in drawn[1]).partition("│")[0].strip() == words
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        ("15 s", ["-15 s", "-12 s", "-9 s", "-6 s", "-3 s", "now"]),
+        ("2 min", ["-2 min", "-1.5 min", "-1 min", "-0.5 min", "now"]),
+        ("15 min", ["-15 min", "-12 min", "-9 min", "-6 min", "-3 min", "now"]),
+        ("3 h", ["-3 h", "-2 h", "-1 h", "now"]),
+        ("24 h", ["-24 h", "-18 h", "-12 h", "-6 h", "now"]),
+    ],
+)
+def test_times_are_true_at_every_zoom(scale: str, words: list[str]) -> None:
+    rows = plain(Watched(Node(8)).draw(Choices(scale=scale)))
+    assert any(re.findall(r"-[\d.]+ (?:s|min|h)|now", row) == words for row in rows)
+
+
+def test_the_past_has_times_of_the_clock() -> None:
+    """In the graph and in the histories of the rows; the foot says how to come back."""
+    watched = Watched(Node(8), seconds=90)
+    until = watched.view.time_ns - 30 * SECOND
+    watched.trails.until_ns = until
+    lines = plain(watched.draw(Choices(scale="30 s", until_ns=until), (80, 30)))
+    clock = [time.strftime("%H:%M:%S", time.localtime(until / 1e9 - ago)) for ago in (30, 24, 18, 12, 6, 0)]
+    assert any(f"power gpu.0, 30 s to {clock[-1]}" in line and "last 890 W" in line for line in lines)
+    assert any(re.findall(r"\d\d:\d\d:\d\d", line) == clock for line in lines)
+    assert lines[-1].startswith("0 returns to now")
+    assert not any("LAST" in line for line in lines)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_metrics_of_two_units_have_a_scale_at_each_side(size: tuple[int, int]) -> None:
+    """Those of one unit share it; the host's are among them."""
+    choices = Choices(metric="power_watts", beside=("utilization", "host.cpu_percent"))
+    lines = plain(Watched(Node(8)).draw(choices, size))
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("── gpu.0, 1 min")]
+    assert re.search("util 0?.*host CPU.*power", lines[at])
+    assert re.search(r"^ +100 %│.*│700 W ", lines[at + 1])
+    assert any(re.search(r"^ +0 %│.*│0 W ", line) for line in lines[at + 2 : at + 20])
+
+
+def test_metrics_of_more_units_are_each_drawn_on_a_scale_of_their_own() -> None:
+    choices = Choices(metric="power_watts", beside=("utilization", "temperature_celsius"))
+    lines = plain(Watched(Node(1)).draw(choices, (120, 40)))
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("── gpu.0, 1 min, each to its own scale")]
+    assert re.search(r"util \d+ %.*temp 71 °C.*power \d+ W", lines[at])
+    assert lines[at + 1].startswith("   100 %│")
+
+
+def test_a_metric_of_the_host_is_one_of_those_that_graphs_show() -> None:
+    watched = Watched(Node(8))
+    names = [row.name for row in graph_metrics(watched.view)]
+    assert {"host.cpu_percent", "host.memory_percent", "memory_percent"} <= set(names)
+    for graphs in ("chosen", "lines", "band"):
+        assert "── CPU host, 1 min" in watched.text(Choices(metric="host.cpu_percent", graphs=graphs))
+    assert "now 12 %  max 12 %" in watched.text(Choices(metric="host.cpu_percent"))
 
 
 @pytest.mark.parametrize("style", [ScreenStyle(), ScreenStyle(ascii=True), COLOURLESS, ScreenStyle("none")], ids=str)

@@ -47,6 +47,19 @@ def test_a_single_peak_is_kept_on_every_scale(scale: str) -> None:
     assert (max(point.high for point in points), min(point.low for point in points)) == (900.0, 5.0)
 
 
+def test_a_stretch_between_two_scales_and_one_of_the_past() -> None:
+    """From the finest buckets that reach so far back; where it begins within a value's time, that value is there."""
+    trails = filled({second: float(second) for second in range(0, 3600)})
+    points = trails.points("gpu.0", "power_watts", "2 min", 120)
+    assert [round(point.mean) for point in points[1:]] == pytest.approx(list(range(3481, 3600)), abs=1.5)
+    trails.until_ns = START + 1800 * SECOND
+    past = trails.points("gpu.0", "power_watts", "15 min", 60)
+    assert {point.kind for point in past} == {"value"}
+    assert [past[0].mean, past[-1].mean] == pytest.approx([900, 1800], abs=30)
+    assert {point.kind for point in trails.points("gpu.0", "power_watts", "15 s", 140)} == {"value"}
+    assert (trails.oldest_ns, trails.newest_ns) == (START, START + 3599 * SECOND)
+
+
 def test_the_mean_is_that_of_all_readings() -> None:
     trails = filled({second: float(second % 2) for second in range(3600)})
     means = [point.mean for point in trails.points("gpu.0", "power_watts", "1 h", 6) if point.kind == "value"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,8 +66,10 @@ class Choices:
         node_order: One of ``NODE_ORDERS``.
         node_reverse: Whether it is turned round.
         node_filter: Which nodes of a fleet are.
-        metric: What the first graph shows: a name of ``VALUES`` or of the catalogue.
-        scale: The stretch of time that graphs show: a name of ``SCALES``.
+        metric: What the first graph shows: a name that ``metric_row`` knows.
+        beside: Further metrics in the same graph, in the order in which they were added.
+        scale: The stretch of time that graphs show: a name of ``SPANS``.
+        until_ns: Where graphs end, in nanoseconds since 1970; 0: now.
         graphs: What graphs show: the chosen device, a line for each of several devices, or the least, median and greatest of all.
         theme: The background that colours are chosen for; ``auto``: the terminal is asked.
         form: Whether devices are a list or a map; ``auto``: as there is room.
@@ -107,7 +110,9 @@ class Choices:
     node_reverse: bool = False
     node_filter: str = ""
     metric: str = "power_watts"
+    beside: tuple[str, ...] = ()
     scale: str = "1 min"
+    until_ns: int = 0
     graphs: Graphs = "chosen"
     form: Form = "auto"
     theme: ThemeChoice = "auto"
@@ -138,6 +143,13 @@ class Choices:
             "processes": (self.process_order, self.process_reverse),
             "nodes": (self.node_order, self.node_reverse),
         }[self.pane]
+
+    @property
+    def stretch(self) -> str:
+        """The stretch of time that graphs show, in words."""
+        if not self.until_ns:
+            return self.scale
+        return f"{self.scale} to {time.strftime('%H:%M:%S', time.localtime(self.until_ns / 1e9))}"
 
 
 USUAL_CHOICES = Choices()
@@ -179,19 +191,22 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("q", "quit", "quit", fleet=True),
     KeyHelp("?", "help", "show or leave this help", fleet=True),
     KeyHelp("left right", "seek", "go back or on in the recording, by half of what graphs show", replay=True),
-    KeyHelp("+ -", "speed", "play faster or slower: 1 to 3600 recorded seconds a second; > and < too", replay=True),
+    KeyHelp("> <", "speed", "play faster or slower: 0.1 to 3600 recorded seconds a second", replay=True),
     KeyHelp("home end", "", "go to the recording's beginning, or to its end and follow what is added", replay=True),
     KeyHelp("n", "", "show the next host or rank of the recording", replay=True),
     KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
     KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
     KeyHelp("z", "", "choose the order from a list, by a letter: the same letter again turns it round (F6 too)", fleet=True),
     KeyHelp("c", "", "choose the columns of the list, by their letters; capitals are shown"),
-    KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
+    KeyHelp("m", "metric", "show the next metric in the graph, of the devices or of the host; M the one before"),
     KeyHelp("tab", "pane", "go to the other list"),
     KeyHelp("enter", "details", "show all that is known of the chosen device or process, and what to do", fleet=True),
     KeyHelp("e", "", "of a process that enter has opened: its environment, which may hold secrets", signals=True),
     KeyHelp("f", "findings", "show what rules have found"),
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
+    KeyHelp("+ -", "zoom", "show a shorter or a longer stretch of time: 15 s to 24 h"),
+    KeyHelp("[ ]", "", "go back or on in time, by half of what graphs show; left and right too in a list of devices. 0 returns to now"),
+    KeyHelp("b", "", "show one more metric in the same graph, which m then chooses; B takes it away"),
     KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),
     KeyHelp("space", "", "in the list of processes: tag the chosen one, so that x sends a signal to all that are tagged", signals=True),
     KeyHelp("a", "all", "graphs of the chosen device; of several devices, a line each; of all, the least, median and greatest"),

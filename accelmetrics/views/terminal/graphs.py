@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, isfinite, log2, nan
 
 from accelmetrics.schemas.text import BLOCKS, SCALED, block, cells, quantity
@@ -31,9 +32,9 @@ def spark(points: Sequence[TrailPoint], top: float, style: ScreenStyle) -> str:
     return "".join(("x" if point.kind == "gap" else " ") if point.kind != "value" else block(point.mean, top, marks) for point in points)
 
 
-def points_across(columns: int, style: ScreenStyle) -> int:
-    """Return how many points of time a graph has on so many columns."""
-    room = max(1, columns - AXIS)
+def points_across(columns: int, style: ScreenStyle, axes: int = 1) -> int:
+    """Return how many points of time a graph has on so many columns: ``axes`` of :func:`axes_of` take some."""
+    room = max(1, columns - AXIS * axes)
     return room * 2 if style.braille and not style.ascii else room
 
 
@@ -44,37 +45,64 @@ class Series:
     Attributes:
         name: Its name in the legend.
         points: Its history, the oldest first.
+        unit: Its unit, as in the catalogue, where lines of a graph have several.
+        top: The end of its scale, if it has one.
     """
 
     name: str
     points: Sequence[TrailPoint]
+    unit: str = ""
+    top: float | None = None
+
+
+def axes_of(units: Collection[str]) -> int:
+    """Return how many scales stand beside the lines of a graph: one at each side for two units; more units share one in percent."""
+    return 2 if len(set(units)) == 2 else 1
 
 
 def line_graph(
-    title: str, series: Sequence[Series], unit: str, top: float | None, seconds: float, size: tuple[int, int], style: ScreenStyle
+    title: str,
+    series: Sequence[Series],
+    unit: str,
+    top: float | None,
+    seconds: float,
+    size: tuple[int, int],
+    style: ScreenStyle,
+    end_ns: int = 0,
 ) -> list[Drawn]:
-    """Draw several histories as lines over one scale, with a legend in the title.
+    """Draw several histories as lines, with a legend in the title.
+
+    Lines of one unit share a scale. Of two units, the second has its scale at the right. With more, each line goes from 0 to 100 % of a
+    scale of its own, and the title says so.
 
     Args:
         title: What all of them are.
         series: At most ``SERIES`` lines, each with as many points as ``points_across`` says. The first lies over the others.
-        unit: Of all values, as in the catalogue.
-        top: The end of the scale, if it has one.
-        seconds: The time from the left edge to the right one, which is now.
+        unit: Of lines that do not say theirs, as in the catalogue.
+        top: The end of their scale, if it has one.
+        seconds: The time from the left edge to the right one.
         size: Columns and rows, with the title.
         style: What the terminal can show.
+        end_ns: When the right edge is, in nanoseconds since 1970; 0: now.
     """
     columns, rows = size
-    highest = max((point.mean for one in series for point in one.points if point.kind == "value"), default=nan)
-    scale = top if top and top > 0 else nice(highest, unit)
+    lines = [one if one.unit else replace(one, unit=unit, top=top) for one in series]
+    units = dict.fromkeys(one.unit for one in lines)
+    if len(units) > 2:
+        title = f"{title}, each to its own scale"
+        scales, axes = [_scale_of([one]) for one in lines], {"%": 100.0}
+    else:
+        axes = {its: _scale_of([one for one in lines if one.unit == its]) for its in units} or {unit: 1.0}
+        scales = [axes[one.unit] for one in lines]
     height = rows - 1 - (rows - 1 >= TICKED)
     dots = style.braille and not style.ascii and (style.colours != "none" or len(series) == 1)
     dash = "-" if style.ascii else "─"
     legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
-    across = max(1, columns - AXIS)
+    across = max(1, columns - AXIS * len(axes))
+    (left, left_scale), *right = axes.items()
     cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
     for number, one in reversed(list(enumerate(series))):
-        levels = [_level(point.mean, scale, height * 4) if point.kind == "value" else -1 for point in one.points]
+        levels = [_level(point.mean, scales[number], height * 4) if point.kind == "value" else -1 for point in one.points]
         for place, level in enumerate(levels):
             if level < 0:
                 continue
@@ -90,7 +118,8 @@ def line_graph(
     names = [one.name for one in series]
     nows = [one.points[-1] for one in series if one.points]
     valued = [
-        f"{name} {quantity(round(now.mean, 1), unit)}" if now.kind == "value" else name for name, now in zip(names, nows, strict=False)
+        f"{one.name} {quantity(round(now.mean, 1), one.unit)}" if now.kind == "value" else one.name
+        for one, now in zip(lines, nows, strict=False)
     ]
     short = [name.rpartition(".")[2] for name in names]
     for words in (valued, names, short):  # as much as there is room for
@@ -100,7 +129,7 @@ def line_graph(
         legend.add("", width=2).add(f"{mark} {word}", series_role(number))
     drawn = [legend.add(" ").fill(dash, "dim").parts()]
     for number, row in enumerate(cells_by_row):
-        line = _axis(Line(style, columns), number, height, scale, unit)
+        line = _axis(Line(style, columns), number, height, left_scale, left)
         column = 0
         while column < across:
             bits, owner = row.get(column, (0, -1))
@@ -110,8 +139,18 @@ def line_graph(
                 text += " " if owner < 0 else chr(0x2800 + bits) if dots else LINE_MARKS[owner]
                 column += 1
             line.add(text, "plain" if owner < 0 else series_role(owner))
+        for its, scale in right:
+            line.add("│", "dim").add(_scale_label(number, height, scale, its), "dim", AXIS - 1)
         drawn.append(line.parts())
-    return [*drawn, *([time_axis(seconds, columns, style)] if height < rows - 1 else [])]
+    return [*drawn, *([time_axis(seconds, columns, style, end_ns, across)] if height < rows - 1 else [])]
+
+
+def _scale_of(lines: Sequence[Series]) -> float:
+    """Return the end of the scale of lines of one unit: the greatest of theirs if all have one, else a round number."""
+    tops = [one.top for one in lines if one.top and one.top > 0]
+    if len(tops) == len(lines):
+        return max(tops)
+    return nice(max((point.mean for one in lines for point in one.points if point.kind == "value"), default=nan), lines[0].unit)
 
 
 def series_role(number: int) -> Role:
@@ -124,30 +163,32 @@ def graph(
     row: ValueRow,
     about: str,
     points: Sequence[TrailPoint],
-    top: float | None,
     size: tuple[int, int],
     style: ScreenStyle,
     band: bool = False,
     seconds: float = 0.0,
+    end_ns: int = 0,
 ) -> list[Drawn]:
     """Draw a history with its title and scale.
 
     Args:
-        row: The metric.
+        row: The metric; its scale ends where it says, or at a round number.
         about: What it is of, and over what time.
         points: As many as ``points_across`` says.
-        top: The end of the scale, if it has one.
         size: Columns and rows, with the title.
         style: What the terminal can show.
         band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
             else at the mean, with a mark at the greatest.
-        seconds: The time from the left edge to the right one, which is now; 0 for no axis of time.
+        seconds: The time from the left edge to the right one; 0 for no axis of time.
+        end_ns: When the right edge is, in nanoseconds since 1970; 0: now.
     """
     columns, rows = size
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
-    scale = top if top and top > 0 else nice(highest, row.unit)
-    told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
+    scale = row.top if row.top and row.top > 0 else nice(highest, row.unit)
+    told = (
+        [f"{'last' if end_ns else 'now'} {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
+    )
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
     title = f"{row.label} {about}"
     if cells(title) + cells("  ".join(told)) + AROUND > columns:
@@ -156,24 +197,39 @@ def graph(
     height = rows - 1 - (seconds > 0 and rows - 1 >= TICKED)
     lines = _braille(points, scale, height, band) if style.braille and not style.ascii else _blocks(points, scale, height, band, style)
     drawn += [_axis(Line(style, columns), number, height, scale, row.unit).add(text, "ok").parts() for number, text in enumerate(lines)]
-    return [*drawn, *([time_axis(seconds, columns, style)] if height < rows - 1 else [])]
+    return [*drawn, *([time_axis(seconds, columns, style, end_ns)] if height < rows - 1 else [])]
 
 
 def _axis(line: Line, row: int, height: int, scale: float, unit: str) -> Line:
     """Begin a row of a graph with the number of the scale that belongs there."""
+    return line.add(_scale_label(row, height, scale, unit), "dim", AXIS - 1, right=True).add("│", "dim")
+
+
+def _scale_label(row: int, height: int, scale: float, unit: str) -> str:
+    """Return the number of a scale that belongs beside a row; empty for none."""
     shares = {height - 1: 0.0, **({height // 2: 0.5} if height >= TICKED - 1 else {}), 0: 1.0}
-    label = axis_label(shares[row] * scale, unit) if row in shares else ""
-    return line.add(label, "dim", AXIS - 1, right=True).add("│", "dim")
+    return axis_label(shares[row] * scale, unit) if row in shares else ""
 
 
-def time_axis(seconds: float, columns: int, style: ScreenStyle) -> Drawn:
-    """Draw the times below a graph: four or five stretches of equal length where there is room, else two."""
-    across = columns - AXIS
+def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0, across: int = 0) -> Drawn:
+    """Draw the times below a graph: three to five stretches of equal length where there is room, else two.
+
+    Args:
+        seconds: The time from the left edge to the right one.
+        columns: Of the graph.
+        style: What the terminal can show.
+        end_ns: When the right edge is, in nanoseconds since 1970: then times are those of the clock; 0: now.
+        across: Columns between its scales; 0: all behind the one at the left.
+    """
+    across = across or columns - AXIS
     size, unit = next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 2 * size or unit == "s")
-    steps = (4 if (seconds / size / 4).is_integer() else 5) if across >= 40 else 2
+    steps = next((steps for steps in (4, 5, 3) if (seconds / size / steps).is_integer()), 4) if across >= 40 else 2
     line, done = Line(style, columns).add("", width=AXIS), 0
     for step in range(steps + 1):
-        text = f"-{seconds * (steps - step) / steps / size:g} {unit}" if step < steps else "now"
+        ago = seconds * (steps - step) / steps
+        text = f"-{ago / size:g} {unit}" if step < steps else "now"
+        if end_ns:
+            text = time.strftime("%H:%M:%S" if seconds < 3600 else "%H:%M", time.localtime(end_ns / 1e9 - ago))
         place = min(max(0, across * step // steps - (len(text) // 2 if step else 0)), across - len(text))
         if place >= done:
             line.add("", width=place - done).add(text, "dim")

@@ -182,7 +182,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
                 "dim" if key in row.last_seen else "plain",
                 key + ("?" if key in row.last_seen else ""),
             )
-    _process_graphs(pages, row, trails, choices.scale, size, style)
+    _process_graphs(pages, row, trails, choices, size, style)
     details = choices.details
     pages.title("process tree")
     if details is None:
@@ -202,7 +202,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
     return pages.lines
 
 
-def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, scale: str, size: tuple[int, int], style: ScreenStyle) -> None:
+def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> None:
     """Draw what a process used over time, as many graphs beside each other as there is room for."""
     width, height = size
     across = 4 if width >= GRAPHS_BESIDE * 4 else 2 if width >= GRAPHS_BESIDE * 2 else 1
@@ -213,8 +213,8 @@ def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, scale: str, s
         parts = []
         for number, metric in enumerate(metrics[start : start + across]):
             columns = room * (number + 1) // across - room * number // across
-            points = trails.points(process_key(row.pid), metric.name, scale, points_across(columns, style))
-            parts.append(graph(metric, scale, points, metric.top, (columns, rows), style))
+            points = trails.points(process_key(row.pid), metric.name, choices.scale, points_across(columns, style))
+            parts.append(graph(metric, choices.stretch, points, (columns, rows), style))
         pages.lines += beside(parts)
 
 

@@ -6,14 +6,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from accelmetrics.schemas.record import SEVERITIES
 from accelmetrics.schemas.text import cells, counted, duration, memory, percent, quantity, watts
-from accelmetrics.views.device_view import DeviceView
+from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
-from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, graph, line_graph, points_across, top_of
+from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, axes_of, graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
     absent_lines,
     alike,
@@ -41,7 +42,7 @@ from accelmetrics.views.terminal.tables import (
     shown_processes,
     worst_lines,
 )
-from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, SCALES, Trails, metric_row
+from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, OF_HOST, SPANS, TrailPoint, Trails, metric_row
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
@@ -94,6 +95,7 @@ class Picture:
         across: How many devices stand beside each other in the map; 1 in a list.
         page: Rows of the active list, or of the overlay, that are seen at once.
         spots: What clicks choose.
+        times: When the oldest reading was that graphs can show, and the newest, in nanoseconds since 1970.
     """
 
     lines: tuple[Drawn, ...]
@@ -105,6 +107,7 @@ class Picture:
     across: int = 1
     page: int = 1
     spots: tuple[Spot, ...] = ()
+    times: tuple[int, int] = (0, 0)
 
     def ansi(self, style: ScreenStyle) -> list[str]:
         """Return the lines as they are written to a terminal."""
@@ -150,6 +153,7 @@ def picture(
         across=body.across,
         page=body.page,
         spots=tuple(spot._replace(line=spot.line + len(top)) for spot in body.spots),
+        times=(trails.oldest_ns, trails.newest_ns),
     )
 
 
@@ -209,6 +213,8 @@ class _Body:
             self._overlay()
         else:
             self._draw()
+        if choices.until_ns and not self.note:
+            self.note = "0 returns to now"
         if choices.dialog:
             asked = dialog_lines(choices.dialog, width, style)[:height]
             self.lines = [*padded(self.lines, height - len(asked), width), *asked]
@@ -295,7 +301,8 @@ class _Body:
                 inside = width - 2 * (len(shown) - 1)
                 columns = inside * (number + 1) // len(shown) - inside * number // len(shown)
                 points = self._trails.points(HOST_KEY, row.name, self.choices.scale, points_across(columns, style))
-                parts.append(graph(row, self.choices.scale, points, row.top, (columns, rows), style, seconds=SCALES[self.choices.scale]))
+                seconds, until = SPANS[self.choices.scale], self.choices.until_ns
+                parts.append(graph(row, self.choices.stretch, points, (columns, rows), style, seconds=seconds, end_ns=until))
             self.lines += _wide(beside(parts), width)
         self.lines = padded(self.lines, height, width)
 
@@ -368,39 +375,61 @@ class _Body:
         single = len(self._rows) == 1
         left = 60 if single and width >= TWO_COLUMNS else 0
         given = {*one.values, *one.metrics, *one.last}
-        metrics = [choices.metric, *(name for name in self._trails.metrics if name != choices.metric and (together or name in given))]
-        across = min(max(1, min(3, (width - left) // (40 if single else 60))), len(metrics))
-        down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), -(-len(metrics) // across))
-        of, about = (whole, f"of {len(whole)} devices: least, median, greatest") if together else ([one], one.label)
+        first = tuple(dict.fromkeys((*choices.beside, choices.metric)))
+        panels = [first, *((name,) for name in self._trails.metrics if name not in first and (together or name in given))]
+        across = min(max(1, min(3, (width - left) // (40 if single else 60))), len(panels))
+        alone = len(first) > 1  # its legend takes all of the width
+        grid = [panels[:1]] * alone + [panels[start : start + across] for start in range(alone, len(panels), across)]
+        down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), len(grid))
         lines: list[Drawn] = []
-        for line in range(down):
+        for line, shown in enumerate(grid[:down]):
             rows = height // down + (line < height % down)
-            names = metrics[line * across : (line + 1) * across]
-            room = width - 2 * (len(names) - 1) - (left + 2 if left else 0)
-            parts: list[list[Drawn]] = []
-            for number, metric in enumerate(names):
-                columns = room * (number + 1) // len(names) - room * number // len(names)
-                row, wanted = metric_row(view, metric), points_across(columns, style)
-                if choices.graphs == "lines" and len(whole) > 1:
-                    first = [one, *(device for device in whole if device is not one)][:SERIES]
-                    lines_of = [Series(device.label, self._trails.points(device.key, metric, choices.scale, wanted)) for device in first]
-                    title = f"{row.label}, {choices.scale}"
-                    parts.append(line_graph(title, lines_of, row.unit, top_of(row, first), SCALES[choices.scale], (columns, rows), style))
-                    continue
-                if together:
-                    points = self._trails.band((device.key for device in whole), metric, choices.scale, wanted)
-                else:
-                    points = self._trails.points(one.key, metric, choices.scale, wanted)
-                parts.append(
-                    graph(
-                        row, f"{about}, {choices.scale}", points, top_of(row, of), (columns, rows), style, together, SCALES[choices.scale]
-                    )
-                )
-            lines += beside(parts)
+            room = width - 2 * (len(shown) - 1) - (left + 2 if left else 0)
+            ends = [room * number // len(shown) for number in range(len(shown) + 1)]
+            sizes = [(end - begin, rows) for begin, end in pairwise(ends)]
+            lines += beside([self._graph(names, one, whole, size, together) for names, size in zip(shown, sizes, strict=True)])
         if left:
             details = padded(detail_lines(view, one, left, style), height, left)
             lines = beside((details, _wide(lines, width - left - 2)))
         self.lines += _wide(lines, width)
+
+    def _graph(
+        self, names: Sequence[str], one: DeviceView, whole: Sequence[DeviceView], size: tuple[int, int], together: bool
+    ) -> list[Drawn]:
+        """Draw one graph: of several metrics, those of one device and of the host; of one, what is chosen, or the host.
+
+        Args:
+            names: The metrics.
+            one: The device that is chosen.
+            whole: All devices.
+            size: Columns and rows.
+            together: Whether the least, median and greatest of all devices are drawn, of a single metric.
+        """
+        view, trails, style, choices = self._view, self._trails, self._style, self.choices
+        scale, seconds, until = choices.scale, SPANS[choices.scale], choices.until_ns
+        rows = [metric_row(view, name) for name in names]
+        row, hosts = rows[-1], [name.startswith(OF_HOST) for name in names]
+
+        def points(row: ValueRow, device: DeviceView) -> Sequence[TrailPoint]:
+            key = HOST_KEY if row.name.startswith(OF_HOST) else device.key
+            return trails.points(key, row.name.removeprefix(OF_HOST), scale, wanted)
+
+        if len(rows) > 1:
+            wanted = points_across(size[0], style, axes_of([each.unit for each in rows]))
+            labels = [f"host {each.label}" if of_host else each.label for each, of_host in zip(rows, hosts, strict=True)]
+            drawn = [Series(label, points(each, one), each.unit, top_of(each, [one])) for label, each in zip(labels, rows, strict=True)]
+            return line_graph(f"{one.label}, {choices.stretch}", drawn, row.unit, None, seconds, size, style, until)
+        wanted = points_across(size[0], style)
+        if choices.graphs == "lines" and len(whole) > 1 and not hosts[-1]:
+            first = [one, *(device for device in whole if device is not one)][:SERIES]
+            drawn = [Series(device.label, points(row, device)) for device in first]
+            return line_graph(f"{row.label}, {choices.stretch}", drawn, row.unit, top_of(row, first), seconds, size, style, until)
+        band = together and not hosts[-1]
+        drawn_of = whole if band else [one]
+        about = f"of {len(whole)} devices: least, median, greatest" if band else HOST_KEY if hosts[-1] else one.label
+        found = trails.band((device.key for device in whole), row.name, scale, wanted) if band else points(row, one)
+        row = replace(row, top=top_of(row, drawn_of))
+        return graph(row, f"{about}, {choices.stretch}", found, size, style, band, seconds, until)
 
     def _processes(self, height: int) -> None:
         """Draw the processes."""

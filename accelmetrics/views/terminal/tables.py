@@ -247,8 +247,8 @@ def device_lines(
         heading.add("", width=gap + taken.get(column.title + BARRED, 0))
         heading.add(column.title, "chosen" if column.title == order else "head", taken[column.title] - gap, right=column.right)
     if "LAST" in taken:
-        title, room = f"LAST {choices.scale}", taken["LAST"] - SPACE
-        heading.add("", width=SPACE).add(title if len(title) <= room else "LAST", "head", room)
+        title, room = choices.stretch if choices.until_ns else f"LAST {choices.scale}", taken["LAST"] - SPACE
+        heading.add("", width=SPACE).add(title if len(title) <= room else "PAST" if choices.until_ns else "LAST", "head", room)
     if "NOTE" in taken:
         heading.add("", width=SPACE).add(f"NOTE {told}".rstrip(), "head", taken["NOTE"] - SPACE)
     lines = []
