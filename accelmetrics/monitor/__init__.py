@@ -1,1 +1,1 @@
-"""Readings over time: a ticker, history, windows, statistics, energy, steps."""
+"""Readings over time: ticker, history, windows, statistics, energy, logged steps, findings."""

@@ -1,11 +1,11 @@
-"""One worker thread per exporter with a bounded queue, retries and counts, reused across restarts of its monitor.
+"""Export workers: a thread per exporter with a bounded queue, retries and counters, reused when the monitor restarts.
 
-``OSError`` means that a peer is away or a disk is full: the record is offered again after a pause that doubles, while newer
-ones wait behind it and the oldest of those go when the queue is full. Any other exception gives the record up. Each kind of
-failure is logged once, not at every tick; the last one stands in the status.
+``OSError`` means that a peer is unreachable or a disk is full: the record is retried after a pause that doubles. Newer records wait behind
+it; when the queue is full, the oldest of these are dropped. After any other exception the record is given up. Each kind of failure is
+logged once, not at every tick. The status contains the last failure.
 
-An exporter is only ever called by its one thread. One that hangs keeps that thread: a monitor that is started again meanwhile
-queues records, and the thread goes on with them when the call returns.
+Only its thread calls an exporter. If an exporter hangs, its thread hangs with it. If the monitor is restarted meanwhile, records are
+queued, and the thread continues with them when the call returns.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 T = TypeVar("T")
 
 CAPACITY = 600
-"""Records that wait at most: ten minutes at one a second."""
+"""Maximum length of the queue: ten minutes at one record per second."""
 FIRST_PAUSE, LAST_PAUSE = 0.25, 30.0
-"""Seconds between two attempts at the same record: at first, and at most."""
+"""First and longest pause between two attempts to deliver a record, in seconds."""
 WAITS = "waits for a call that it did not return from before the monitor was stopped"
-"""The error of an exporter that hung when its monitor was stopped, and still does when that is started again."""
+"""Error of an exporter that hung when its monitor was stopped and still hangs when the monitor is restarted."""
 
+# Identities of running exporter threads. A threading.local would not do: if gevent or eventlet is switched on after it was created, all
+# green threads share it.
 _exporting: set[int] = set()
-"""The threads that are exporters', by the identity that ``threading`` gives them when they run: one ``threading.local`` would be shared by
-all green threads where gevent or eventlet is switched on after it was made."""
 at_fork(after_in_child=_exporting.clear)
 
 
 def on_exporter_thread() -> bool:
-    """Return whether an exporter or a callback calls this: on its thread nothing may wait for exporters, which wait for it."""
+    """Return whether the caller runs on an exporter's thread. There, waiting for exporters would be a deadlock."""
     return threading.get_ident() in _exporting
 
 
 class Delivery:
-    """What an export worker does from one start to its close.
+    """The state of an export worker from one start to the close after it.
 
     Args:
-        woken: Wakes the worker's thread.
+        woken: Flag that wakes the worker's thread.
 
     Attributes:
-        by: The moment of ``time.monotonic`` until which what is queued is delivered; None until it is closed.
-        hopeless_by: The same while the exporter only fails.
-        failing: Whether the last attempt failed for what may pass.
-        ended: Set when the exporter is closed, or a new delivery goes on with it.
+        by: Deadline on ``time.monotonic`` for delivering the queue; None until the delivery is closed.
+        hopeless_by: Deadline while all attempts fail.
+        failing: Whether the last attempt failed with an error that may be temporary.
+        ended: Set when the exporter is closed, or when a new delivery takes over.
     """
 
     def __init__(self, woken: Flag) -> None:
@@ -65,11 +65,11 @@ class Delivery:
 
     @property
     def expired(self) -> bool:
-        """Whether its time is up."""
+        """Whether the deadline has passed."""
         return self.by is not None and time.monotonic() >= (min(self.by, self.hopeless_by) if self.failing else self.by)
 
     def close(self, by: float, hopeless_by: float = float("inf")) -> None:
-        """Deliver what is queued until a moment of ``time.monotonic``, and close the exporter; does not wait for it."""
+        """Set the deadline on ``time.monotonic`` for delivering the queue and closing the exporter. Returns at once."""
         self.hopeless_by = min(hopeless_by, self.hopeless_by)
         self.by = by if self.by is None else min(by, self.by)
         self._woken.set()
@@ -78,15 +78,15 @@ class Delivery:
 class ExportWorker:
     """An exporter's queue, thread and counters.
 
-    Waits for no lock, since a stop may run in a signal handler that interrupts any other method: what two
-    threads may both take (a record) is taken by one atomic call, and each count has one thread that adds to it.
+    It has no lock, because a signal handler may interrupt any method and stop the monitor. Two threads may take the same record, so
+    taking one is a single atomic call. Each counter is changed by a single thread.
 
     Args:
-        exporter: Where the records go.
-        name: Under which it is counted.
-        capacity: Records that wait at most.
-        opened: Called on the exporter's thread when it is open.
-        read: The metrics that records have: an exporter whose own choice is a default is given what is named there too.
+        exporter: The exporter.
+        name: Name in the status and in log messages.
+        capacity: Maximum length of the queue.
+        opened: Function that is called on the exporter's thread when it is open.
+        read: Metrics that the monitor reads. An exporter with a default selection also gets the metrics that are named there.
     """
 
     def __init__(
@@ -106,22 +106,22 @@ class ExportWorker:
         self._opened = opened
         self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._noticed, self._run)
         self._woken = Flag()
-        self._delivery = self._noticed = Delivery(self._woken)  # the last that was started, and that the thread has noticed
+        self._delivery = self._noticed = Delivery(self._woken)  # the latest start, and the latest that the thread has seen
         self._delivery.ended.set()
         self._queue: deque[Record] = deque()
-        self._in_hand: deque[Record] = deque()  # the record that is being delivered: what removes it counts it
+        self._in_hand: deque[Record] = deque()  # the record that is being delivered; whoever removes it counts it
         self._flushes: deque[Flag] = deque()  # set when everything before them is delivered and flushed
         self._begin_counts()
 
     def _begin_counts(self) -> None:
         self._sent = self._failed = self._overflowed = 0
-        self._given_up: list[int] = []  # records each time; appended to by any thread
+        self._given_up: list[int] = []  # number of records each time; any thread may append
         self._warn = WarnOnce()
         self._error = ""
 
     @property
     def status(self) -> ExporterStatus:
-        """The counts and the last error since the exporter was started."""
+        """The counters and the last error since the last start."""
         return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + sum(self._given_up), self._left(), self._error)
 
     @property
@@ -129,23 +129,23 @@ class ExportWorker:
         return self._delivery.ended.is_set() or not self._thread.alive
 
     def start(self) -> Delivery:
-        """Open the exporter in the background. One that is still delivering goes on, and is not opened anew."""
+        """Start a delivery in the background. An exporter that is still open continues without being opened again."""
         before = self._delivery
         if before.expired or self._over:
             self._give_up()
             self._begin_counts()
             self._error = "" if self._over else WAITS
         begun = self._delivery = Delivery(self._woken)
-        before.ended.set()  # a stop that still waits for it waits no more
+        before.ended.set()  # ends the wait of a stop that is still in progress
         started = self._thread.start()
-        if started.failure is not None:  # the records will be counted as dropped
+        if started.failure is not None:  # records will be counted as dropped
             self._note(started, "has no thread")
         return begun
 
     def put(self, record: Record) -> None:
-        """Have a record delivered. Waits for nothing."""
+        """Queue a record for delivery. Never blocks."""
         if self._delivery.by is not None and self._over:
-            self._overflowed += 1  # it comes too late
+            self._overflowed += 1  # the exporter is already closed
             return
         self._queue.append(record)
         if len(self._queue) > self._capacity and _taken(self._queue) is not None:
@@ -153,9 +153,9 @@ class ExportWorker:
         self._woken.set()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is delivered and the exporter flushed, at most so long; whether it is.
+        """Wait at most so many seconds until all records are delivered and flushed. Return whether they are.
 
-        Does not wait on an exporter's thread.
+        On an exporter's thread it returns at once.
         """
         if on_exporter_thread() or self._over:
             return not self._left()
@@ -165,21 +165,21 @@ class ExportWorker:
         return flushed.wait(seconds) and not self._left()
 
     def drop(self) -> None:
-        """End without delivering what is queued."""
+        """End without delivering the queue."""
         self._queue.clear()
         self._delivery.close(time.monotonic())
 
     def join(self, delivery: Delivery) -> None:
-        """Wait for the end of a delivery that was closed, until its time is up; what is left then is counted as dropped.
+        """Wait until a closed delivery ends or its deadline passes. Records that are left then are counted as dropped.
 
-        Does not wait on an exporter's thread: what is queued is delivered nevertheless.
+        On an exporter's thread it returns at once, and the queue is delivered nevertheless.
         """
         if delivery.by is None or on_exporter_thread():
             return
         for by in (min(delivery.by, delivery.hopeless_by), delivery.by):
             if self._thread.alive and not delivery.ended.is_set() and not delivery.expired:
                 delivery.ended.wait(by - time.monotonic())
-        if self._delivery is delivery:  # else it was started again meanwhile
+        if self._delivery is delivery:  # after a restart, the records belong to the new delivery
             self._give_up()
 
     def _left(self) -> int:
@@ -188,7 +188,7 @@ class ExportWorker:
     # On the worker's thread.
 
     def _run(self) -> None:
-        """Open the exporter, deliver, and close it."""
+        """Open the exporter, deliver records, and close it. Runs on the worker's thread."""
         _exporting.add(threading.get_ident())
         try:
             delivery = self._noticed = self._delivery
@@ -198,7 +198,7 @@ class ExportWorker:
                     self._note(guarded(self.exporter.flush), "could not flush")
                 self._note(guarded(self.exporter.close), "could not close")
             delivery.ended.set()
-            if self._delivery is delivery:  # else what waits is of a new start
+            if self._delivery is delivery:  # after a restart, the records belong to the new delivery
                 self._give_up()
                 while (flushed := _taken(self._flushes)) is not None:
                     flushed.set()
@@ -206,7 +206,7 @@ class ExportWorker:
             _exporting.discard(threading.get_ident())
 
     def _open(self) -> bool:
-        """Open the exporter, as often as it takes; whether it is open."""
+        """Open the exporter, retrying until the deadline. Return whether it is open."""
         pause = FIRST_PAUSE
         while not self._delivery.expired:
             outcome = guarded(self.exporter.open)
@@ -220,9 +220,9 @@ class ExportWorker:
         return False
 
     def _deliver_all(self) -> Delivery:
-        """Deliver, for one start after another, until there is one that was closed; which."""
+        """Deliver records, across restarts, until a delivery is closed. Return this delivery."""
         while True:
-            self._woken.clear()  # before looking: what comes later sets it again
+            self._woken.clear()  # before checking, so that a later event sets it again
             delivery = self._noticed = self._delivery
             if delivery.by is not None and (delivery.expired or not self._queue):
                 return delivery
@@ -237,7 +237,7 @@ class ExportWorker:
                 self._woken.wait()
 
     def _deliver(self, record: Record) -> None:
-        """Deliver what is wanted of a record, as often as it takes."""
+        """Deliver a record with the exporter's metrics, retrying temporary failures until the deadline."""
         pause = FIRST_PAUSE
         record = record._replace(snapshot=record.snapshot.selected(self._selection))
         while self._in_hand and not self._delivery.expired:
@@ -246,7 +246,7 @@ class ExportWorker:
             self._delivery.failing = isinstance(outcome.error, OSError)
             if self._delivery.failing:
                 pause = self._rest(pause)
-            elif _taken(self._in_hand) is not None:  # else it was given up already
+            elif _taken(self._in_hand) is not None:  # None if join() has already given it up
                 if outcome.failure is None:
                     self._sent += 1
                     self._error = ""
@@ -254,11 +254,12 @@ class ExportWorker:
                     self._failed += 1
 
     def _rest(self, pause: float) -> float:
-        """Wait before the next attempt; closing ends it early, as there is less time for attempts then.
+        """Wait before the next attempt.
 
         Returns:
-            Seconds of the wait after that.
+            The pause after that, in seconds.
         """
+        # Closing the delivery ends the pause early, because less time is left for attempts.
         by = self._delivery.by
         until = min(time.monotonic() + pause, float("inf") if by is None else min(by, self._delivery.hopeless_by))
         while self._delivery.by == by and (left := until - time.monotonic()) > 0:
@@ -267,7 +268,7 @@ class ExportWorker:
         return min(2 * pause, LAST_PAUSE) if self._delivery.by == by else FIRST_PAUSE
 
     def _give_up(self) -> None:
-        """Count and log what was not delivered in time."""
+        """Drop the records that were not delivered in time, and count and log them."""
         left = 0
         while _taken(self._in_hand) is not None or _taken(self._queue) is not None:
             left += 1
@@ -276,7 +277,7 @@ class ExportWorker:
             log.warning("exporter %s: %d records were not delivered in time", self.name, left)
 
     def _note(self, outcome: Outcome[Any], what: str) -> None:
-        """Keep a failure for the status; log the first one of its kind."""
+        """Store a failure for the status, and log the first of each kind."""
         if outcome.failure is None:
             return
         self._error = f"{what}: {outcome.failure.detail}"
@@ -284,7 +285,8 @@ class ExportWorker:
 
 
 def _taken(items: deque[T]) -> T | None:
-    """Remove and return the oldest item, None where there is none: one atomic call, where a check before it would be two."""
+    """Remove and return the oldest item; None if there is none."""
+    # One atomic call. A check before it would be a second call, between which another thread may act.
     try:
         return items.popleft()
     except IndexError:
@@ -292,6 +294,6 @@ def _taken(items: deque[T]) -> T | None:
 
 
 def distinct(name: str, taken: Iterable[str]) -> str:
-    """Return a name that is not taken: with a number behind it where the name is."""
+    """Return the name, with a number appended if it is already taken."""
     known = set(taken)
     return next(found for found in chain([name], (f"{name}-{number}" for number in count(2))) if found not in known)

@@ -1,7 +1,7 @@
-"""Judges a run by rules: what begins, lasts and ends, with windows and hysteresis, in bounded memory.
+"""Evaluation of rules: findings begin, last and end, with windows and hysteresis, in bounded memory.
 
-It works on the monitor's thread, at most once a second, on the row of values that the ring keeps. Each rule is called under the
-guard: one that fails or is slow costs itself alone, and is told as one that cannot judge.
+It runs on the monitor's thread, at most once per second, on the row of values that the ring keeps. Each rule is called under the guard. A
+rule that fails or is slow affects only itself, and is reported as unable to judge.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from accelmetrics.schemas.snapshot import Snapshot
 
 findings_log = log.getChild("findings")
 EVERY = 1.0
-"""Seconds between two readings that are judged, at least: a rule over an hour needs no more."""
+"""Minimum number of seconds between two evaluations. Rules have windows of up to hours and need no more."""
 COVERED = 0.8
-"""Of a rule's window: a gap in its readings longer than the rest begins the window anew."""
+"""Share of a rule's window that readings must cover. A longer gap restarts the window."""
 GAP = 3.0
-"""In intervals of the monitor: a shorter gap is none."""
+"""Gaps up to this many intervals of the monitor are ignored."""
 FORGOTTEN = 600.0
-"""Seconds after which what has not been read any more has no state: its finding is over, unless its device gives nothing and should."""
+"""Seconds without a value after which a state is deleted and its finding ends, unless the device is silent without a normal reason."""
 PATIENCE = 10.0
-"""Seconds for which something must be missing before a rule is told to be unable to judge; one that fails is told at once."""
+"""Seconds for which a metric must be missing before a rule is reported as unable to judge. A rule that fails is reported at once."""
 MOST = 1024
-"""Things that one rule keeps track of."""
+"""Maximum number of states of a rule."""
 ENDED = 64
-"""Findings that are kept after they are over."""
+"""Number of findings that are kept after their end."""
 SLOW, SLOW_TIMES = 0.25, 5
-"""A rule that takes longer than so many seconds so many times in a row is not called any more."""
+"""A rule that takes longer than ``SLOW`` seconds ``SLOW_TIMES`` times in a row is not called any more."""
 
 
 class _State:
-    """Where a rule stands with one thing: since when its condition holds, when it was read last, since when it does not hold."""
+    """The state of a rule for one device or process."""
 
+    # The finding, if there is one; since when the condition does not hold; time of the last value; since when the condition holds.
     __slots__ = ("finding", "off", "seen", "since")
 
     def __init__(self, at: float) -> None:
@@ -51,18 +52,19 @@ class _State:
 
 
 class _Judge:
-    """One rule at work.
+    """A rule and its states.
 
     Attributes:
         rule: The rule.
-        failure: Why it cannot be called, or failed last; None while it does not.
-        findings: What lasts, by what it is about.
-        of_steps: Whether it judges logged numbers alone: what was logged last holds until something is logged anew.
+        failure: Why the rule cannot be called or failed last; None if it works.
+        findings: Current findings by key.
+        of_steps: Whether the rule reads only logged numbers. Its state then stays until something is logged again.
     """
 
     def __init__(self, rule: Rule, longest_gap: float) -> None:
         self.rule = rule
         self.findings: dict[str, Finding] = {}
+        # With a lower limit, numbers and limits change their sign, so that "above" is the only case.
         self._sign = 1.0 if rule.below is None else -1.0
         self._limit = self._sign * rule.limit
         self._clear = self._limit if rule.clear is None else self._sign * rule.clear
@@ -76,12 +78,12 @@ class _Judge:
         self.failure: Unavailable | None = made.failure
 
     def restore(self, finding: Finding, at: float) -> None:
-        """Go on with a finding that was there before: it ends like one of this run."""
+        """Continue a finding of an earlier run. It ends like a finding of this run."""
         state = self._states[finding.key] = _State(at)
         state.finding = self.findings[finding.key] = finding
 
     def judge(self, given: RuleInput, changed: list[Finding]) -> None:
-        """Judge one reading; what begins and ends is added to ``changed``."""
+        """Evaluate the rule on one reading. Findings that begin or end are added to ``changed``."""
         if self._measure is None:
             return
         outcome = guarded(self._judged, self._measure, given, changed)
@@ -127,7 +129,7 @@ class _Judge:
                 if state.off is not None and at - state.off >= rule.clear_seconds:
                     self._end(key, state.off, given, changed)
         if states and not self.of_steps:
-            # What has not been read for long is over; of a device that fell silent, what was found last stands.
+            # A finding without values for a long time ends. If its device has fallen silent with a fault, the finding remains.
             longest = max(FORGOTTEN, self._gap)
             for key, state in list(states.items()):
                 if at - state.seen > longest and key not in found and given.silent.get(key, IN_ORDER) <= IN_ORDER:
@@ -141,23 +143,23 @@ class _Judge:
 
 
 def _time_ns(given: RuleInput, at: float) -> int:
-    """Return a moment of the monotonic clock on the wall clock, as the reading has it."""
+    """Convert a time of the monotonic clock to nanoseconds since 1970, relative to the reading's time."""
     return given.snapshot.time_ns - int((given.at - at) * 1e9)
 
 
 class FindingEngine:
-    """Judges readings by rules.
+    """Evaluates rules on readings and logged steps.
 
-    Only the monitor's thread calls ``judge``; ``findings`` may be read from any thread.
+    Only the monitor's thread calls ``judge``; any thread may read ``findings``.
 
     Args:
         rules: The rules.
         interval: Seconds between two readings.
-        labels: Those of the run.
-        attribution: Tells who holds the devices of a reading.
+        labels: Labels of the run.
+        attribution: Function that returns the holders of a reading's devices.
 
     Attributes:
-        findings: What was found until the last reading.
+        findings: Findings up to the last reading.
     """
 
     def __init__(self, rules: Sequence[Rule], interval: float, labels: Mapping[str, str], attribution: HoldersOf | None = None) -> None:
@@ -169,36 +171,36 @@ class FindingEngine:
         self.due = float("-inf")
         self._ended: deque[Finding] = deque(maxlen=ENDED)
         self._restored: Sequence[tuple[str, Finding]] = ()
-        self._marks: tuple[object, ...] = ()  # what the lacks of rules were found with
+        self._marks: tuple[object, ...] = ()  # inputs of the last search for missing metrics; it is repeated when they change
         self._logged: set[str] = set()
-        self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
+        self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # each with the time since when
 
     def restore(self, found: Sequence[tuple[str, Finding]]) -> None:
-        """Go on with findings of an earlier run from the next reading on: those that still hold keep their beginnings.
+        """Continue findings of an earlier run from the next reading on. Findings that still hold keep their start times.
 
         Args:
-            found: Each with the identity of the device that it is about, which may have another key now; empty for other things.
+            found: Findings, each with the unique id of its device, whose key may have changed; empty for a finding without a device.
         """
         self._restored = found
 
     def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
-        """Judge a reading.
+        """Evaluate all rules on a reading, at most once per second.
 
         Args:
             snapshot: The reading.
             row: Its values.
-            steps: What was logged since the one before.
-            joined: Whether nothing was left out since then (a pause, a start).
-            last: Whether none may follow: it is judged however soon it comes.
+            steps: Steps logged since the previous reading.
+            joined: Whether no pause or start lies between the previous reading and this one.
+            last: Whether this may be the last reading. It is evaluated however soon it comes.
 
         Returns:
-            All findings until then.
+            All findings up to this reading.
         """
         if not self._judges:
             return self.findings
         self._steps.extend(steps)
         self._joined = self._joined and joined
-        # A tick comes a little early or late: half of the shortest interval more or less is the same pace.
+        # A tick may be a little early or late. The tolerance keeps an interval of a second from being judged every other time.
         if joined and not last and row.at < self.due:
             return self.findings
         self.due = row.at + EVERY - min(0.05, EVERY / 2)
@@ -219,7 +221,7 @@ class FindingEngine:
         marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
         if marks != self._marks:
             self._marks, before = marks, self._lacks
-            # Words about a device may count seconds; those about the program change when it logs more.
+            # The detail of a reason may change, for example count seconds, and is no part of its identity. For logged numbers it is.
             found = ((one if one.reason == NOT_LOGGED else one[:-1], one) for one in self._cannot_tell())
             self._lacks = {mark: before.get(mark, (one, given.at)) for mark, one in found}
         lacks = tuple(one for one, since in self._lacks.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
@@ -228,10 +230,10 @@ class FindingEngine:
         return self.findings
 
     def judge_steps(self, steps: Iterable[Step]) -> Findings:
-        """Judge what was logged since the last reading, by the rules that need nothing else: no reading will come.
+        """Evaluate the rules about logged numbers on the steps since the last reading. Call it when no further reading will come.
 
         Returns:
-            All findings until then.
+            All findings up to now.
         """
         self._steps.extend(steps)
         if self._steps and self._given.snapshot.time_ns:
@@ -256,7 +258,7 @@ class FindingEngine:
         self.findings = Findings(tuple(current), tuple(self._ended), lacks)
 
     def _cannot_tell(self) -> Iterator[CannotTell]:
-        """Yield what each rule lacks, devices with the same reason together."""
+        """Yield the missing metrics of each rule. Devices with the same reason are combined."""
         given = self._given
         for judge in self._judges:
             rule = judge.rule
@@ -264,7 +266,7 @@ class FindingEngine:
                 yield CannotTell(rule.name, (), "", "rule_failed", judge.failure.detail)
             elif rule.logged and not self._logged:
                 yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, "a rule about a training run: no program logs here")
-                continue  # what it lacks of devices as well is of no interest
+                continue  # metrics that devices lack as well are irrelevant
             elif rule.logged and rule.logged != ANY and self._logged.isdisjoint(rule.logged):
                 yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, f"the program logs no {rule.logged[0]}")
                 continue

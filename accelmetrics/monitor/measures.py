@@ -1,8 +1,8 @@
-"""What rules measure on devices: one number of each at every reading that is judged.
+"""Measures of rules about devices: a number per device at every evaluated reading.
 
-A measure is called with a :class:`RuleInput` and gives numbers by what they are about, a device's key mostly; what has none at this
-reading (it was not read, or not anew) is absent. One that looks back keeps what it needs itself, in bounded memory. Each function here
-makes a measure, with a rule's options.
+A measure is called with a :class:`RuleInput` and returns numbers by key, mostly the key of a device. A device without a new value at this
+reading is absent. A measure that needs earlier readings stores them itself, in bounded memory. Each function in this module creates a
+measure from a rule's options.
 """
 
 from __future__ import annotations
@@ -34,41 +34,39 @@ from accelmetrics.schemas.vitals import (
 from accelmetrics.schemas.xid import KNOWN_XIDS, meaning
 
 Names = tuple[str, ...]
-"""Metrics of which each device's first is taken."""
+"""Names of metrics, in order of preference. Each device's first available one is used."""
 Values = Mapping[str, float]
 Measure = Callable[["RuleInput"], Values]
 
 TORCH = "torch."
-"""Before the name of a metric of PyTorch's allocator on a device."""
+"""Prefix of metrics of PyTorch's allocator."""
 FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary", *RECOVERIES)
 ANSWERS = tuple(VITAL)
 LOST = frozenset({str(Reason.DEVICE_LOST)})
 JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
-"""Labels of a run that holds the devices it sees."""
+"""Labels of a job. A run with one of them holds all devices that it sees."""
 
 
 def median(numbers: Iterable[float]) -> float:
-    """Return the middle of numbers, of which there is one at least.
-
-    The standard library's module brings ``decimal`` and ``fractions`` along, which every program with a monitor would load.
-    """
+    """Return the median of at least one number."""
+    # The standard library's statistics module imports decimal and fractions, which every program with a monitor would then load.
     ordered = sorted(numbers)
     half, odd = divmod(len(ordered), 2)
     return ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2
 
 
 class RuleInput:
-    """What rules judge: a reading, and what the program logged since the one that was judged before.
+    """The input of measures: a reading, and the steps logged since the last evaluated reading.
 
     Attributes:
-        at: When it was read, on the monitor's monotonic clock, in seconds.
+        at: Time of the reading on the monitor's monotonic clock, in seconds.
         snapshot: The reading.
-        steps: What was logged.
-        labels: Those of the run.
-        joined: Whether no pause or restart lies between this reading and the one before.
-        layout: The keys of the reading.
-        silent: The whole devices that are listed and give nothing, with the reasons; those whose metrics are not read have none.
-        words: What ``{words}`` in a rule's message stands for, by what its finding is about; a rule's own, kept from reading to reading.
+        steps: The logged steps.
+        labels: Labels of the run.
+        joined: Whether no pause or restart lies between the previous reading and this one.
+        layout: Keys of the reading.
+        silent: Reasons of each listed whole device without a value; no reasons if no metric of it is read.
+        words: Text for ``{words}`` in a rule's message, by key. Each rule has a separate dict that is kept between readings.
     """
 
     def __init__(self, labels: Mapping[str, str], attribution: HoldersOf | None = None) -> None:
@@ -88,7 +86,7 @@ class RuleInput:
         self._numbered: dict[tuple[str, str], list[tuple[str, str, int]]] = {}
 
     def take(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], joined: bool) -> None:
-        """Go on to another reading."""
+        """Set the next reading."""
         self.at, self.snapshot, self.steps, self.joined = row.at, snapshot, steps, joined
         (marks,), self._served = marked([row], self._served)
         self._row = marks.values
@@ -109,7 +107,7 @@ class RuleInput:
         }
 
     def has(self, device: str, names: Names) -> bool:
-        """Return whether a device gives one of these metrics, anew or not."""
+        """Return whether a device has one of these metrics, including values that were served again."""
         for name in names:
             before, link, behind = name.partition(LINK)
             if device in ([one for one, _, _ in self.numbered(before, behind)] if link else self._columns.get(name, ())):
@@ -117,7 +115,7 @@ class RuleInput:
         return False
 
     def values(self, names: Names) -> Values:
-        """Return by device its value under the first of these names that it gives; not one that was served again."""
+        """Return each device's value of the first of these metrics that it has. Values that were served again are left out."""
         if names not in self._bound:
             columns: dict[str, int] = {}
             for name in reversed(names):
@@ -127,18 +125,18 @@ class RuleInput:
         return {device: value for device, column in self._bound[names].items() if (value := row[column]) != REPEATED}
 
     def held(self) -> set[str]:
-        """Return the devices that jobs and pods hold: all that the run's own job sees, and those that attribution tells."""
+        """Return the devices that jobs and pods hold: from attribution, and all that this run sees if it belongs to a job."""
         found = set() if self._attribution is None else {holder.device for holder in self._attribution(self.snapshot).found}
         if any(self.labels.get(label) for label in JOBS):
             found.update(slot.key for slot in self.snapshot.identities if slot.visible_index is not None)
         return found
 
     def numbered(self, before: str, behind: str) -> list[tuple[str, str, float]]:
-        """Return the values of metrics with a number in their name: device, number and value.
+        """Return device, number and value of metrics with a number in their name.
 
         Args:
-            before: What stands before the number: ``nvlink.``.
-            behind: What stands behind it: ``.state``.
+            before: The name's part before the number: ``nvlink.``.
+            behind: The name's part after the number: ``.state``.
         """
         if (before, behind) not in self._numbered:
             self._numbered[before, behind] = [
@@ -152,10 +150,10 @@ class RuleInput:
 
 
 class Latest:
-    """Gives a metric as it is read.
+    """A measure that returns the current value of a metric.
 
     Args:
-        metric: Its names, of which each device's first counts.
+        metric: Names of the metric, in order of preference.
     """
 
     def __init__(self, metric: Names) -> None:
@@ -166,39 +164,37 @@ class Latest:
 
 
 def margin() -> Measure:
-    """Measure how far a device is below the temperature at which it slows itself down, in kelvins.
-
-    The margin that a driver gives counts first: it is to the nearest of several limits.
-    """
+    """Measure how far a device is below the temperature at which it slows down, in kelvins."""
 
     def measure(given: RuleInput) -> Values:
         temperatures, limits = given.values(TEMPERATURE), given.values(("tempLimit.slowdown",))
         computed = {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+        # A margin from the driver takes precedence: it is the distance to the nearest of several limits.
         return {**computed, **given.values(("tempMargin",))}
 
     return measure
 
 
 class WindowSums:
-    """Two sums over the last seconds, of which one is a part of the other.
+    """Sums of a part and of its whole over a sliding window.
 
     Args:
-        span: Seconds that are added up.
-        pieces: Into how many pieces these are divided: numbers of one piece are kept together.
+        span: Length of the window in seconds.
+        pieces: Number of pieces that the window is divided into. Numbers of a piece are stored as one sum.
 
     Attributes:
-        part: The one.
-        whole: The other.
+        part: Sum of the part.
+        whole: Sum of the whole.
     """
 
     def __init__(self, span: float, pieces: int) -> None:
         self.part = self.whole = 0.0
         self._span, self._piece = span, span / pieces
-        # Of each piece since when, and the sums since then, one behind the other: a sixth of the memory of as many objects.
+        # Flat: start time, part and whole of each piece. It takes a sixth of the memory of an object per piece.
         self._pieces = array("d")
 
     def add(self, at: float, part: float, whole: float) -> None:
-        """Add to both, and take away what is older."""
+        """Add to both sums, and remove pieces that are older than the window."""
         pieces = self._pieces
         if not pieces or at - pieces[-3] >= self._piece:
             pieces.extend((at, 0.0, 0.0))
@@ -213,15 +209,15 @@ class WindowSums:
 
     @property
     def percent(self) -> float | None:
-        """The part in percent of the whole; None until four fifths of the time are known."""
+        """The part in percent of the whole; None until the whole reaches four fifths of the window."""
         return 100 * self.part / self.whole if self.whole >= 0.8 * self._span else None
 
 
 def throttled_share(span: float, load: float) -> Measure:
-    """Measure the share of a window during which heat or the power supply held the clocks of a loaded device down, in percent.
+    """Measure the share of a window during which a loaded device was throttled by heat or the power supply, in percent.
 
     Args:
-        span: Seconds of the window.
+        span: Length of the window in seconds.
         load: Utilisation above which a device is loaded, in percent.
     """
     last = 0.0
@@ -230,7 +226,7 @@ def throttled_share(span: float, load: float) -> Measure:
     def measure(given: RuleInput) -> Values:
         nonlocal last
         elapsed, last = given.at - last, given.at
-        joined = given.joined and elapsed <= span / 5
+        joined = given.joined and elapsed <= span / 5  # nothing is known about a longer gap
         reasons = [given.values((name,)) for name in SLOWED]
         shares: dict[str, float] = {}
         for device, utilization in given.values(UTILIZATION).items():
@@ -254,12 +250,20 @@ def _rises(
     words: Callable[[str], str] = str,
     ages: Callable[[RuleInput, str, str], Sequence[float]] = lambda given, device, counter: (),
 ) -> Callable[[RuleInput, Iterable[tuple[str, str, float]]], dict[str, float]]:
-    """Return what adds up by how much the counters of each device rose of late, of device, counter and value.
+    """Return a function that sums up the recent rises of each device's counters.
 
-    ``ages`` tells how long ago what a counter holds at its first reading was counted, as far as that is known.
+    Args:
+        span: Number of seconds for which a rise counts.
+        standing: Whether the value of a counter at its first reading counts as a rise.
+        overlapping: Whether several counters may count the same errors. Then the largest rise counts instead of the sum.
+        words: Returns the text for a finding from the name of the counter that rose last.
+        ages: Returns the ages in seconds of the errors in a counter's first value, as far as they are known.
+
+    Returns:
+        Function of a :class:`RuleInput` and of (device, counter, value) that returns the sum by device.
     """
     last: dict[tuple[str, str], float] = {}
-    risen: dict[str, deque[tuple[float, float, str]]] = {}  # by device: when, by how much, of which counter
+    risen: dict[str, deque[tuple[float, float, str]]] = {}  # by device: time, rise and counter
 
     def add_up(given: RuleInput, read: Iterable[tuple[str, str, float]]) -> dict[str, float]:
         recent: dict[str, float] = {}
@@ -267,6 +271,7 @@ def _rises(
             before = last.get((device, counter))
             last[device, counter] = value
             recent.setdefault(device, 0.0)
+            # A value below the last one means that the counter was reset, so all of it is new.
             since = value - before if before is not None and value >= before else value if before is not None or standing else 0.0
             if before is None and (known := ages(given, device, counter)):
                 of_before = ((given.at - age, 1.0, counter) for age in known)
@@ -288,30 +293,30 @@ def _rises(
 
 
 def recent_rises(counters: Names, span: float, standing: bool, overlapping: bool = False) -> Measure:
-    """Measure by how much counters rose of late. A counter that begins anew counts from 0. The words name the one that rose last.
+    """Measure the recent rise of counters. A counter that was reset counts from 0. The words name the counter that rose last.
 
     Args:
-        counters: Their names.
-        span: For how many seconds a rise counts.
-        standing: Whether what a counter holds at its first reading counts as a rise.
-        overlapping: Whether counters may count the same errors: then the one that rose most is taken, instead of their sum.
+        counters: Names of the counters.
+        span: Number of seconds for which a rise counts.
+        standing: Whether the value of a counter at its first reading counts as a rise.
+        overlapping: Whether several counters may count the same errors. Then the largest rise counts instead of the sum.
     """
     add_up = _rises(span, standing, overlapping)
     return lambda given: add_up(given, ((device, name, value) for name in counters for device, value in given.values((name,)).items()))
 
 
 def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
-    """Measure how many Xid errors of some codes a device reported of late. The words say what the last one means.
+    """Measure the number of recent Xid errors with certain codes. The words explain the last one.
 
     Args:
-        codes: Which codes.
-        others: Whether all codes but these are meant.
-        span: For how many seconds one counts.
+        codes: The codes.
+        others: Whether to count all codes except these.
+        span: Number of seconds for which an error counts.
     """
 
     def ages(given: RuleInput, device: str, code: str) -> Sequence[float]:
         addresses = [pci_address(slot.identity.pci_bus_id) for slot in given.snapshot.identities if slot.key == device]
-        # Copied, as another thread may add to them.
+        # A copy, because another thread may add to them.
         times = [when for address in addresses for when, one in tuple(KNOWN_XIDS.recent.get(address, ())) if str(one) == code]
         return [max(0.0, given.snapshot.time_ns / 1e9 - when) for when in times]
 
@@ -326,7 +331,7 @@ def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
 
 
 def fabric_health() -> Measure:
-    """Measure how many things keep a device from using the fabric of NVLink switches."""
+    """Measure the number of faults that keep a device from using the NVLink fabric. The words list them."""
 
     def measure(given: RuleInput) -> Values:
         found: dict[str, dict[str, float]] = {}
@@ -341,10 +346,10 @@ def fabric_health() -> Measure:
 
 
 def counter_rate(counter: str) -> Measure:
-    """Measure how fast a counter rises, per second.
+    """Measure the rate of a counter, per second.
 
     Args:
-        counter: Its name.
+        counter: Name of the counter.
     """
     last: dict[str, tuple[float, float]] = {}
 
@@ -361,11 +366,8 @@ def counter_rate(counter: str) -> Measure:
 
 
 def links_down() -> Measure:
-    """Measure how many NVLinks are down that were up before, or that are up on a device of the same product.
-
-    A device of which no link was ever up has none that is missed: its bridge may not be there.
-    """
-    highest: dict[str, int] = {}
+    """Measure how many fewer NVLinks are up than before, or than on another device of the same product."""
+    highest: dict[str, int] = {}  # highest number of links that were up, by device
 
     def measure(given: RuleInput) -> Values:
         up: dict[str, int] = {}
@@ -377,16 +379,15 @@ def links_down() -> Measure:
             most = highest[device] = max(count, highest.get(device, 0))
             product = products.get(device, "")
             of_product[product] = max(most, of_product.get(product, 0))
+        # A device without any link so far may have no bridge, so none of its links counts as down.
         return {device: of_product[products.get(device, "")] - count if highest[device] else 0 for device, count in up.items()}
 
     return measure
 
 
 def lost_devices() -> Measure:
-    """Measure for how many readings a device has been lost; one that was lost is so until it gives something.
-
-    A driver that is loaded again, or a reset, says nothing of it meanwhile. The words are the driver's.
-    """
+    """Measure for how many readings a device has been lost. The words are the driver's."""
+    # A lost device stays lost until it has a value again: while its driver is reloaded or it is reset, there is no reason to read.
     readings: dict[str, float] = {}
 
     def measure(given: RuleInput) -> Values:
@@ -404,10 +405,10 @@ def lost_devices() -> Measure:
 
 
 def missing_devices() -> Measure:
-    """Give 1 for a device that gives nothing though it is not lost, or a source that is silent though its hardware is there; else 0."""
+    """Measure 1 for a device that has no values without being lost, or a source that is silent although its hardware is present; else 0."""
     lost_readings = lost_devices()
-    known: dict[str, str] = {}  # whole devices that were ever listed, and their sources
-    silent: set[str] = set()  # sources that were silent before they listed any device
+    known: dict[str, str] = {}  # source by whole device, of all devices listed so far
+    silent: set[str] = set()  # sources that were silent before they had listed a device
 
     def measure(given: RuleInput) -> Values:
         present = {slot.key: slot.backend for slot in given.snapshot.identities if not slot.identity.parent}
@@ -418,7 +419,7 @@ def missing_devices() -> Measure:
             reasons, listed = given.silent.get(device, frozenset()), device in present
             if reasons or not listed:
                 given.words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
-            # Without reasons it gives something, or none of its metrics is read.
+            # A listed device without reasons has values, or none of its metrics is read.
             missing[device] = not lost.get(device) and (not listed or not reasons <= IN_ORDER)
         sources = set(known.values())
         for status in given.snapshot.backends:
@@ -432,7 +433,7 @@ def missing_devices() -> Measure:
 
 
 def recovery_needed() -> Measure:
-    """Give 1 for a device whose driver asks for a reset or more, or answers that one is required before it gives a value; else 0."""
+    """Measure 1 for a device if its driver requests a recovery action, or reports that values need a reset first; else 0."""
 
     def measure(given: RuleInput) -> Values:
         actions, missing = given.values(("recoveryAction",)), given.snapshot.unavailable
@@ -451,16 +452,17 @@ def recovery_needed() -> Measure:
 
 
 def idle_held(held_bytes: float) -> Measure:
-    """Measure the utilisation of devices that a job, a pod or a program holds; 100 for those that are free.
+    """Measure the utilisation of devices that a job, a pod or a program holds; 100 for free devices.
 
     Args:
-        held_bytes: Device memory in use from which on a device counts as held, by any program.
+        held_bytes: Memory in use from which a device counts as held by a program.
     """
 
     def measure(given: RuleInput) -> Values:
         loads, used = given.values(UTILIZATION), given.values(MEMORY_USED)
-        if all(load > 5 for load in loads.values()):
+        if all(load > 5 for load in loads.values()):  # no device is idle: skip the search for holders
             return loads
+        # Unified memory is also used by programs that do not use the device.
         shared = {slot.key for slot in given.snapshot.identities if slot.identity.unified}
         held = given.held() | {device for device, amount in used.items() if amount >= held_bytes and device not in shared}
         return {device: load if device in held else 100.0 for device, load in loads.items()}
@@ -469,11 +471,11 @@ def idle_held(held_bytes: float) -> Measure:
 
 
 def relative_clock(load: float, least: float) -> Measure:
-    """Measure the clock of a fully loaded device in percent of the median of its peers: same product, same power limit, as loaded.
+    """Measure a fully loaded device's clock in percent of its peers' median. Peers have the same product, power limit and load.
 
     Args:
         load: Utilisation above which a device is fully loaded, in percent.
-        least: Devices of which a median is taken at least.
+        least: Minimum number of peers for a median.
     """
 
     def measure(given: RuleInput) -> Values:
@@ -490,17 +492,16 @@ def relative_clock(load: float, least: float) -> Measure:
 
 
 def unmoved_energy(watts: float, readings: float) -> Measure:
-    """Measure for how many seconds the energy counter of a device that draws power stands still; 0 while it moves.
-
-    A reading without the counter begins anew: of the time in between nothing is known, such as while the device was lost.
+    """Measure for how many seconds a device draws power without a change of its energy counter; 0 while the counter changes.
 
     Args:
-        watts: Power above which it must move.
-        readings: Readings for which it must have stood still.
+        watts: Power above which the counter has to change.
+        readings: Number of readings for which it must be unchanged.
     """
-    stood: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when, readings since then
+    stood: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when it is unchanged, readings since then
 
     def measure(given: RuleInput) -> Values:
+        # After a reading without the counter, for example from a lost device, the time starts again: the gap is unknown.
         for device in list(stood):
             if not given.joined or not given.has(device, ("energyJoules",)):
                 del stood[device]
@@ -518,18 +519,18 @@ def unmoved_energy(watts: float, readings: float) -> Measure:
 
 
 def memory_growth(span: float, parts: float, hours: float) -> Measure:
-    """Measure how fast a device's memory fills, in percent of it per hour, where it would be full within a day; else 0.
+    """Measure how fast a device's memory fills, in percent per hour, if it would be full within some hours; else 0.
 
-    It is the Theil-Sen slope of the least use in each part of the window: what a program frees now and then does not count, nor does a
-    single step: all parts but one must use more than the one before, and the rise be five times what any departs from it. PyTorch's
-    own use counts where it is known, since its allocator gives nothing back.
+    The number is the Theil-Sen slope of the minimum use in each part of the window. Minima ignore memory that the program frees from time
+    to time. A single jump is ignored too: all parts except one must use more than the part before, and the total rise must be five times
+    the largest deviation from the line.
 
     Args:
-        span: Seconds of the window.
-        parts: Parts of the window.
-        hours: Within how many hours the memory would be full.
+        span: Length of the window in seconds.
+        parts: Number of parts of the window.
+        hours: Number of hours within which the memory would be full.
     """
-    lowest: dict[str, deque[tuple[float, float]]] = {}  # by device, of each part: when it began, and the least use in it
+    lowest: dict[str, deque[tuple[float, float]]] = {}  # by device: start time and minimum use of each part
     slopes: dict[str, float] = {}
 
     def measure(given: RuleInput) -> Values:
@@ -538,6 +539,7 @@ def memory_growth(span: float, parts: float, hours: float) -> Measure:
             slopes.clear()
         used = dict(given.values(MEMORY_PERCENT))
         totals = given.values(MEMORY_TOTAL)
+        # PyTorch's own count is preferred if known: its allocator returns no memory to the driver, so the driver's number hides a leak.
         for device, allocated in given.values((f"{TORCH}memoryAllocatedBytes",)).items():
             if totals.get(device):
                 used[device] = 100 * allocated / totals[device]
@@ -557,7 +559,7 @@ def memory_growth(span: float, parts: float, hours: float) -> Measure:
 
 
 def _slope(least: Sequence[tuple[float, float]], parts: int, hours: float) -> float:
-    """Return the slope in percent an hour; 0 where the use does not grow steadily, or would not be full within these hours."""
+    """Return the slope in percent per hour; 0 if the use does not grow steadily or the memory would not be full within these hours."""
     if len(least) < parts:
         return 0.0
     rises = sum(after[1] > before[1] for before, after in pairwise(least))

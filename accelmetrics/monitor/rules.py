@@ -1,7 +1,7 @@
-"""Rules: what one is, those that runs are judged by, a row each, and how some are chosen and set: by name, by object, by what is left out.
+"""Rules: the class, the table of built-in rules, and the selection of rules and their settings.
 
-The engine in :mod:`accelmetrics.monitor.findings` does alike for all rows what windows and limits ask for. A third-party package
-registers a :class:`~accelmetrics.monitor.rules.Rule` under the entry-point group ``accelmetrics.rules``; it is asked for by name.
+The engine in :mod:`accelmetrics.monitor.findings` handles windows and limits in the same way for all rules. A third-party package
+registers a :class:`~accelmetrics.monitor.rules.Rule` under the entry-point group ``accelmetrics.rules``; users select it by name.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ from accelmetrics.schemas.vitals import (
 
 
 class Rule(NamedTuple):
-    """One rule.
+    """A rule about devices or logged numbers.
 
     Attributes:
-        name: Its name.
-        severity: How grave it is when it holds.
-        when: When it holds, in words; ``{limit}`` and the options stand for what they are.
-        measure: Called with the options when a monitor is made; what it gives is called with a
-            :class:`~accelmetrics.monitor.measures.RuleInput` at every reading that is judged, once a second at most, and gives numbers by
-            what they are about: a device's key, ``rank 2``, or an empty text.
-        says: A finding's message; ``{value}``, ``{limit}``, ``{seconds}``, ``{words}`` and the options stand for what they are.
-        advice: What to do.
-        above: The limit above which it holds.
-        below: The limit below which it holds; one of both is given.
-        clear: It is over when the number is not beyond this one; the limit when left out.
-        seconds: For how long it must hold before there is a finding.
-        clear_seconds: For how long it must not, before the finding is over.
-        needs: What it reads of each device: for each number, the metrics of which the first is taken.
-        logged: What it needs the program to log: names of which one is enough, ``*`` for any; none for rules about devices.
-        vendor: The only vendor whose devices it is about; empty for all.
-        options: What the measure is called with.
+        name: Name of the rule.
+        severity: Severity of its findings.
+        when: The condition in words; ``{limit}`` and the options are replaced by their values.
+        measure: Function that is called with the options when a monitor is created. It returns a function that is called with a
+            :class:`~accelmetrics.monitor.measures.RuleInput` at every evaluated reading, at most once per second, and returns numbers by
+            key: a device's key, ``rank 2``, or an empty text.
+        says: Message of a finding; ``{value}``, ``{limit}``, ``{seconds}``, ``{words}`` and the options are replaced by their values.
+        advice: Advice for the user.
+        above: Limit above which the condition holds.
+        below: Limit below which the condition holds. A rule has either ``above`` or ``below``.
+        clear: The condition ends when the number is no longer beyond this value; by default the limit.
+        seconds: Seconds for which the condition must hold before a finding begins.
+        clear_seconds: Seconds for which the condition must not hold before the finding ends.
+        needs: Metrics that it reads from each device: a group of names per number, in order of preference.
+        logged: Names of logged numbers, one of which it needs; ``*`` for any; empty for a rule about devices.
+        vendor: Vendor of the devices that it applies to; empty for all.
+        options: Arguments of ``measure``.
     """
 
     name: str
@@ -105,22 +105,22 @@ class Rule(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """The limit, on whichever side it holds."""
+        """The limit, ``above`` or ``below``."""
         limit = self.below if self.above is None else self.above
         return 0.0 if limit is None else limit
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What may be set of it."""
+        """Names of the settings that a user can change."""
         limit = "below" if self.above is None else "above"
         return ("severity", limit, "clear", "seconds", "clear_seconds", *self.options)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Rule:
-        """Return it with other limits, times or options; where only the limit moves, ``clear`` moves with it.
+        """Return a copy of the rule with other limits, times or options. If only the limit changes, ``clear`` moves with it.
 
         Raises:
-            UnknownNameError: It has no such setting; the message suggests the nearest.
-            InvalidOptionError: A value cannot be used.
+            UnknownNameError: The rule has no setting with this name; the message suggests the nearest.
+            InvalidOptionError: A value is invalid.
         """
         rule = self
         for name, value in settings.items():
@@ -136,10 +136,10 @@ class Rule(NamedTuple):
 
 
 def checked(rule: Rule) -> Rule:
-    """Return a rule that can be judged by.
+    """Return the rule if it is valid.
 
     Raises:
-        InvalidOptionError: It cannot; the message says what is wrong with it.
+        InvalidOptionError: It is invalid; the message explains why.
     """
     numbers = {name: getattr(rule, name) for name in ("above", "below", "clear", "seconds", "clear_seconds")}
     unfit = {name: value for name, value in numbers.items() if value is not None and not _is_number(value)}
@@ -572,7 +572,7 @@ RULES: tuple[Rule, ...] = (
         options={"steps": 50, "least": 200},
     ),
 )
-"""The built-in rules: what ``"default"`` stands for."""
+"""The built-in rules, which ``"default"`` selects."""
 
 GROUP = "accelmetrics.rules"
 DEFAULT, NONE = "default", "none"
@@ -580,20 +580,20 @@ _SETTING = re.compile(r"(?P<rule>[\w-]+)\.(?P<setting>\w+)=(?P<number>\S+)")
 BUILT_IN: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
 
 RuleChoice = str | Sequence["str | Rule | Mapping[str, Any]"] | Mapping[str, Any]
-"""What rules are chosen with: see :func:`rules_of`."""
+"""A selection of rules: see :func:`rules_of`."""
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all rules, those of other packages last."""
+    """Return the names of all rules: the built-in ones, then the ones of other packages."""
     return plug_ins.names(GROUP, BUILT_IN)
 
 
 def rule_of(name: str) -> Rule:
-    """Return the rule of a name.
+    """Return the rule with this name.
 
     Raises:
-        UnknownNameError: There is none; the message suggests the nearest.
-        InvalidOptionError: It is another package's, and cannot be used.
+        UnknownNameError: There is no rule with this name; the message suggests the nearest.
+        InvalidOptionError: The rule is another package's and is invalid.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -607,16 +607,16 @@ def rule_of(name: str) -> Rule:
 
 
 def rules_of(choice: RuleChoice) -> tuple[Rule, ...]:
-    """Return the rules that are chosen.
+    """Return the selected rules.
 
     Args:
-        choice: A text with items by comma, or the items one by one: ``default`` (all built-in rules), ``none``, a rule's name, ``-`` and a
-            name to leave it out, ``hot.above=75`` to set a number of one, a :class:`Rule`, or a mapping of names to their settings (or to
-            None to leave them out). With nothing but settings and exclusions the others are the default ones.
+        choice: Items as a comma-separated text or as a sequence. An item is ``default`` (all built-in rules), ``none``, a rule's name,
+            ``-`` and a name to leave the rule out, ``hot.above=75`` to change a setting, a :class:`Rule`, or a mapping of names to settings
+            (or to None to leave a rule out). If there are only settings and exclusions, they apply to the default rules.
 
     Raises:
-        UnknownNameError: There is no such rule or setting; the message suggests the nearest.
-        InvalidOptionError: A choice or a value cannot be used.
+        UnknownNameError: There is no rule or setting with this name; the message suggests the nearest.
+        InvalidOptionError: An item or a value is invalid.
     """
     items = list(_items(choice))
     chosen = {name: given for name, given in items if isinstance(given, Rule)}
@@ -627,14 +627,14 @@ def rules_of(choice: RuleChoice) -> tuple[Rule, ...]:
             chosen[name] = (chosen.get(name) or rule_of(name)).with_settings(given)
     for name, given in items:
         if given is None and name not in chosen:
-            rule_of(name)  # says so where there is none
+            rule_of(name)  # raises if there is no rule with this name
         elif given is None:
             del chosen[name]
     return tuple(chosen.values())
 
 
 def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] | None]]:
-    """Yield by name what is said of rules: the rule where it is chosen, its settings, None where it is left out."""
+    """Yield each item's rule name with the rule itself if it is selected, its settings, or None if it is left out."""
     listed: object = choice.split(",") if isinstance(choice, str) else [choice] if isinstance(choice, Mapping) else choice
     for item in listed if isinstance(listed, Iterable) else [listed]:
         word = item.strip() if isinstance(item, str) else None

@@ -1,7 +1,7 @@
-"""What rules measure on what the program logs: one number of each process that logs, when it has logged anew.
+"""Measures of rules about logged steps: a number per process, when the process has logged again.
 
-Numbers are known by their names without what a tracker puts before them: ``loss``, ``train/loss``; those of an evaluation are not
-meant. State is kept of each process alone, of a bounded number of steps.
+Numbers are recognised by name without a tracker's prefix: ``loss``, ``train/loss``. Numbers of an evaluation are ignored. State is
+separate for each process and covers a bounded number of steps.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from accelmetrics.schemas.vitals import POWER, POWER_LIMIT, UTILIZATION
 LOSS: Names = STEP_NAMES["loss"]
 NORM: Names = STEP_NAMES["grad_norm"]
 ANY: Names = ("*",)
-"""Any number will do."""
+"""Requirement of a rule that accepts any logged number."""
 PROCESSES = 64
-"""Processes of which state is kept."""
+"""Maximum number of processes with state."""
 RECENT = 64
-"""Steps of which a median is taken, and half of the parts that a whole run is kept in."""
+"""Number of steps of a median, and half of the maximum number of parts of a whole run."""
 
 T = TypeVar("T")
 
 
 def about(source: StepSource) -> str:
-    """Return what a finding of a process is about: its rank; empty without one."""
+    """Return the key of a process's findings: its rank; empty without one."""
     return "" if source[0] is None else f"rank {source[0]}"
 
 
 class _PerProcess(Generic[T]):
-    """Keeps something for each process that logs, as far as there are not too many.
+    """State for each process that logs, up to a maximum number of processes.
 
     Args:
-        make: Makes it.
+        make: Creates the state of a process.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -45,13 +45,13 @@ class _PerProcess(Generic[T]):
         self._kept: dict[StepSource, T] = {}
 
     def of(self, step: Step) -> T | None:
-        """Return what is kept for the process that logged a step."""
+        """Return the state of the process that logged a step; None beyond the maximum number of processes."""
         if step.source not in self._kept and len(self._kept) < PROCESSES:
             self._kept[step.source] = self._make()
         return self._kept.get(step.source)
 
     def numbers(self, given: RuleInput, names: Names) -> Iterator[tuple[str, float, T]]:
-        """Yield for each step with a finite number of these names what its process is called, that number, and what is kept for it."""
+        """Yield the key and the state of the process, and the number, for each step with a finite number of this name."""
         for step in given.steps:
             number = logged_number(step.values, names)
             if number is not None and isfinite(number) and (kept := self.of(step)) is not None:
@@ -59,15 +59,14 @@ class _PerProcess(Generic[T]):
 
 
 def non_finite(calm: float, norms: float) -> Measure:
-    """Measure how many of a process's last steps had a loss that is NaN or infinite. The words say what was not finite last.
-
-    A gradient norm that is not finite counts from the third in a row on, since a scaler of losses in half precision skips such steps; and
-    beside a loss of exactly 0, which is what trainers make of NaN.
+    """Measure how many recent steps of a process had a loss that is NaN or infinite. The words name the last such number.
 
     Args:
-        calm: Finite steps after which it is over.
-        norms: Norms in a row that are not finite, from which on they count.
+        calm: Number of finite steps in a row after which the count returns to 0.
+        norms: Number of non-finite gradient norms in a row from which they count too.
     """
+    # A single non-finite norm is normal: a loss scaler for half precision skips the step. With a loss of exactly 0 it counts at once,
+    # because some trainers report NaN as 0.
     processes = _PerProcess(lambda: SimpleNamespace(count=0, since=0, norms=0))
 
     def measure(given: RuleInput) -> Values:
@@ -95,11 +94,11 @@ def non_finite(calm: float, norms: float) -> Measure:
 
 
 def sustained_norm(warm_up: float, steps: float) -> Measure:
-    """Measure the least gradient norm of a process's last steps.
+    """Measure the smallest gradient norm of a process's last steps.
 
     Args:
-        warm_up: Steps at the beginning that are passed over.
-        steps: Steps of which it is the least.
+        warm_up: Number of steps at the beginning that are ignored.
+        steps: Number of last steps.
     """
     processes = _PerProcess(lambda: SimpleNamespace(seen=0, last=deque[float](maxlen=int(steps))))
 
@@ -117,17 +116,17 @@ def sustained_norm(warm_up: float, steps: float) -> Measure:
 
 
 def norm_jump(weight: float, usual: float, warm_up: float, steps: float, times: float) -> Measure:
-    """Measure how far a process's gradient norm is above its moving average, in its moving standard deviations.
+    """Measure how far a process's gradient norm is above its moving average, in moving standard deviations.
 
-    It is the least of a few steps in a row, since one norm in fifty is above by chance; of a single step where the norm is many times the
-    average. What is above is taken into the average only as far as it is usual.
+    The result is the minimum over a few steps in a row, because one norm in fifty is far above by chance. A norm that is many times the
+    average counts alone.
 
     Args:
-        weight: Of the average so far, in the next.
-        usual: Deviations up to which a norm is taken into the average.
-        warm_up: Steps at the beginning for which nothing is given.
-        steps: Steps in a row.
-        times: In averages, a norm that counts alone.
+        weight: Weight of the previous average in the next.
+        usual: Number of deviations to which a norm is clipped before it enters the average.
+        warm_up: Number of steps at the beginning without a result.
+        steps: Number of steps in a row.
+        times: Multiple of the average from which a single norm counts alone.
     """
     processes = _PerProcess(lambda: SimpleNamespace(seen=0, mean=0.0, variance=0.0, last=deque[float](maxlen=int(steps))))
 
@@ -145,8 +144,8 @@ def norm_jump(weight: float, usual: float, warm_up: float, steps: float, times: 
                 lasting = min(process.last) if len(process.last) == process.last.maxlen else 0.0
                 least = away if norm > times * process.mean else lasting
                 found[key] = max(found.get(key, least), least)
-                taken = min(norm, process.mean + usual * spread)
-            kept = min(weight, 1 - 1 / process.seen)  # a plain mean at first
+                taken = min(norm, process.mean + usual * spread)  # clipped: a jump must not raise the average much
+            kept = min(weight, 1 - 1 / process.seen)  # the arithmetic mean for the first steps
             process.variance = kept * (process.variance + (1 - kept) * (taken - process.mean) ** 2)
             process.mean = kept * process.mean + (1 - kept) * taken
         return found
@@ -155,10 +154,12 @@ def norm_jump(weight: float, usual: float, warm_up: float, steps: float, times: 
 
 
 def loss_spike(steps: float) -> Measure:
-    """Measure a process's loss in medians of the losses before it, the highest since the last reading; of losses above 0 alone.
+    """Measure a process's loss as a multiple of the median of the losses before it: the highest since the last reading.
+
+    There is no result while one of these losses is not above 0.
 
     Args:
-        steps: Losses of which the median is taken.
+        steps: Number of losses of the median.
     """
     processes = _PerProcess(lambda: deque[float](maxlen=int(steps)))
 
@@ -174,12 +175,12 @@ def loss_spike(steps: float) -> Measure:
 
 
 class Thinned:
-    """Means of a series in a bounded number of equal parts, whatever its length: pairs are joined when there are too many.
+    """A series of any length as the means of a bounded number of equal parts. When there are too many parts, pairs are merged.
 
     Attributes:
-        means: The mean of each part that is whole.
-        size: Numbers that a part is the mean of.
-        count: Numbers that were added.
+        means: Mean of each complete part.
+        size: Number of values in a part.
+        count: Number of values added.
     """
 
     def __init__(self) -> None:
@@ -189,7 +190,7 @@ class Thinned:
         self._sum = 0.0
 
     def add(self, value: float) -> bool:
-        """Add a number; return whether a part has become whole."""
+        """Add a value. Return whether this completes a part."""
         self.count += 1
         self._sum += value
         if self.count % self.size:
@@ -203,14 +204,14 @@ class Thinned:
 
 
 def loss_decline(least: float, unsure: float) -> Measure:
-    """Measure by how much the median of a process's loss fell from one stretch of steps to the next, in percent of it.
+    """Measure the decline of the median loss of a process from one period to the next, in percent.
 
-    A stretch is a quarter of all steps: the longer a run, the slower its loss falls. While losses scatter so much that it may have fallen
-    by more than ``unsure``, nothing is given.
+    A period is a quarter of all steps, because a loss falls more slowly the longer a run lasts. There is no result while the losses scatter
+    too much.
 
     Args:
-        least: Steps of a stretch at least.
-        unsure: By how much it may have fallen, two standard errors included, where it is said not to fall; in percent.
+        least: Minimum number of steps of a period.
+        unsure: Largest accepted uncertainty (two standard errors) in percent. A decline above it may have an uncertainty up to itself.
     """
     processes = _PerProcess(Thinned)
 
@@ -225,7 +226,7 @@ def loss_decline(least: float, unsure: float) -> Measure:
             before = median(earlier)
             percent = 100 / max(abs(before), 1e-12)
             decline = percent * (before - median(later))
-            # That of a median is a quarter larger than that of a mean.
+            # The standard error of a median is about a quarter larger than that of a mean.
             error = 1.25 * percent * sqrt((_variance(earlier) + _variance(later)) / parts)
             if 2 * error <= max(unsure, decline):
                 found[key] = decline
@@ -235,23 +236,23 @@ def loss_decline(least: float, unsure: float) -> Measure:
 
 
 def _variance(numbers: Sequence[float]) -> float:
-    """Return the mean square of what numbers are from their mean."""
+    """Return the population variance."""
     mean = fsum(numbers) / len(numbers)
     return fsum((number - mean) ** 2 for number in numbers) / len(numbers)
 
 
 class _Pace:
-    """How long the steps of the job's leading process take: of the lowest rank that logs."""
+    """Durations of the steps of the job's leading process: the lowest rank that logs."""
 
     LEAST = 3
 
     def __init__(self) -> None:
-        self._leader: tuple[int, str] | None = None  # its rank, -1 without one, and its node
+        self._leader: tuple[int, str] | None = None  # rank (-1 without one) and node
         self._last: Step | None = None
         self._seconds: deque[float] = deque(maxlen=RECENT)
 
     def take(self, given: RuleInput) -> Iterator[tuple[int, float]]:
-        """Yield for each new step how many steps it has advanced, and in how many seconds."""
+        """Yield for each new record of the leader the number of steps and seconds since its previous one."""
         for step in given.steps:
             rank, node = step.source
             process = (-1 if rank is None else rank, node)
@@ -271,21 +272,21 @@ class _Pace:
 
     @property
     def usual(self) -> float | None:
-        """The median of the last steps, in seconds; None while there are too few."""
+        """Median duration of the last steps, in seconds; None while there are too few."""
         return median(self._seconds) if len(self._seconds) >= self.LEAST else None
 
 
 def hang(load: float, power: float, least: float, times: float, first: float) -> Measure:
-    """Measure for how long no step was logged, in times of what is allowed, for devices that are busy and draw little power; else 0.
+    """Measure the time without a logged step in multiples of the allowed time, for busy devices that draw little power; else 0.
 
-    Devices that wait for others in a collective operation look like that. The words say for how long there was no step.
+    The words contain the time without a step.
 
     Args:
         load: Utilisation from which a device counts as busy, in percent.
-        power: Power below which it draws little, in percent of its limit.
-        least: Seconds without a step that are allowed at least.
-        times: In medians of the last steps, how long is allowed.
-        first: Seconds that are allowed while there are too few steps for a median.
+        power: Power below which a device draws little, in percent of its limit.
+        least: Minimum of the allowed time, in seconds.
+        times: Allowed time in multiples of the median step.
+        first: Allowed time in seconds while there are too few steps for a median.
     """
     pace = _Pace()
     since: float | None = None
@@ -304,6 +305,7 @@ def hang(load: float, power: float, least: float, times: float, first: float) ->
             return dict.fromkeys(loads, 0.0)
         allowed = first if usual is None else max(least, times * usual)
         given.words.update(dict.fromkeys(loads, f"no step for {waited:.0f} s"))
+        # A device that waits for others in a collective operation reports full utilisation but draws little power.
         return {
             device: waited / allowed if busy >= load and 100 * powers[device] < power * limits[device] else 0.0
             for device, busy in loads.items()
@@ -314,10 +316,10 @@ def hang(load: float, power: float, least: float, times: float, first: float) ->
 
 
 def goodput(span: float) -> Measure:
-    """Measure how much of the time between steps they would have taken at their usual pace, in percent.
+    """Measure the share of time that the steps would have taken at their usual pace, in percent.
 
     Args:
-        span: Seconds of the window.
+        span: Length of the window in seconds.
     """
     pace, sums = _Pace(), WindowSums(span, pieces=60)
 
@@ -332,11 +334,11 @@ def goodput(span: float) -> Measure:
 
 
 def step_time(steps: float, least: float) -> Measure:
-    """Measure the median duration of the last steps in percent of that of the whole run.
+    """Measure the median duration of the last steps in percent of the median of the whole run.
 
     Args:
-        steps: Steps that are the last ones.
-        least: Steps of a run from which on it is given.
+        steps: Number of last steps.
+        least: Minimum number of steps of a run for a result.
     """
     pace, series = _Pace(), Thinned()
     last: deque[float] = deque(maxlen=int(steps))

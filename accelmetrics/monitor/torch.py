@@ -1,9 +1,9 @@
-"""What PyTorch's allocator holds on each GPU, where the program itself uses PyTorch.
+"""Memory of PyTorch's allocator on each GPU, if the program itself uses PyTorch.
 
-The package is never imported and CUDA never started: only a program that has done both has such numbers. They are the
-program's own view of memory, and are told apart from the driver's by their keys: ``torch.{i}.memoryAllocatedBytes`` is what
-tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{i}`` is the number of ``gpu.{i}``. One call of the
-allocator gives all of a device's, on CUDA and ROCm alike.
+This module never imports PyTorch and never initialises CUDA: only a program that has done both has these metrics. They show the
+program's view of memory, and their keys distinguish them from the driver's: ``torch.{i}.memoryAllocatedBytes`` is used by tensors,
+``torch.{i}.memoryReservedBytes`` is held by the allocator, and ``{i}`` is the number of ``gpu.{i}``. One call of the allocator returns all
+values of a device, on CUDA and ROCm.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ BYTES = {
     "memoryReservedBytes": "reserved_bytes.all.current",
     "memoryPeakBytes": "allocated_bytes.all.peak",
 }
-"""By name, what ``torch.cuda.memory_stats`` calls it."""
+"""Name in ``torch.cuda.memory_stats`` by metric."""
 FRAGMENTATION = "memoryFragmentation"
 
 
 class TorchMemory:
-    """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices.
+    """Reads the memory of PyTorch's allocator.
 
-    A process sees one partition of a device at most; its numbers stand under the device's.
+    A process sees at most one partition of a device; its values have the key of the whole device.
 
     Args:
-        metrics: Which of its keys are given.
+        metrics: Keys to return.
     """
 
     def __init__(self, metrics: MetricSelection = ALL_METRICS) -> None:
@@ -40,11 +40,12 @@ class TorchMemory:
         self._keys: dict[int, str] = {}
 
     def __call__(self, snapshot: Snapshot) -> Mapping[str, int | float]:
-        """Return bytes by key; nothing where the program does not use PyTorch on a GPU."""
-        # While another thread is still importing torch, parts may be missing.
+        """Return the values by key; empty if the program does not use PyTorch on a GPU."""
+        # Parts of the package may be missing while another thread is still importing it.
         cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
         if not getattr(cuda, "is_initialized", bool)():
             return {}
+        # PyTorch's devices are matched to ours once for each set of devices.
         if snapshot.identities is not self._identities:
             self._identities, self._keys = snapshot.identities, _matches(cuda, snapshot)
         found: dict[str, int | float] = {}
@@ -58,19 +59,17 @@ class TorchMemory:
 
 
 def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
-    """Return, by PyTorch's number, the number in our key; a device that cannot be told for certain is left out.
-
-    PyTorch gives a UUID without the driver's ``GPU-``, and without ``MIG-`` of a partition. HIP has the sixteen digits of AMD's unique id
-    in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID. Releases without UUIDs number the devices that the
-    vendor's ``*_VISIBLE_DEVICES`` leaves, which is only certain on machines of one vendor.
-    """
+    """Return the number in our key by PyTorch's device number. A device that cannot be identified with certainty is left out."""
     by_uuid = {(slot.identity.uuid or "").lower(): slot for slot in reversed(snapshot.identities)}
     gpus = [slot for slot in snapshot.identities if slot.identity.kind == "gpu" and slot.visible_index is not None]
+    # Releases of PyTorch without UUIDs number the devices that *_VISIBLE_DEVICES leaves. This is certain only with a single vendor.
     one_vendor = len({slot.identity.vendor for slot in gpus}) == 1
     by_position = {slot.visible_index: slot for slot in reversed(gpus)} if one_vendor else {}
     found = {}
     for number in range(cuda.device_count()):
         uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "").lower()
+        # PyTorch's UUID lacks the driver's GPU-, or MIG- of a partition. HIP puts the sixteen digits of AMD's unique id in place of the
+        # sixteen bytes of a UUID, which PyTorch then formats as a UUID.
         names = [uuid, f"gpu-{uuid}", f"mig-{uuid}"]
         with suppress(ValueError):
             names.append(f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}")
