@@ -1,8 +1,10 @@
-"""NVML, or a library of its form, in two stand-ins: one notes every call and its answer, and one answers from such notes.
+"""Two replacements for NVML or a similar library: one records every call and its answer, the other replays a recording.
 
-A call is recognised by its function and its arguments: numbers, handles and texts by value, of a structure the part that it asks with. What
-it wrote is found by comparing the buffers before and after: of calls alike, each has the bytes from the first to the last that any of them
-changed. So there is no table of layouts, and a function that is called for the first time tomorrow is recorded too.
+A call is identified by its function and its arguments: numbers, handles and texts by value, a structure by its input members. Its
+output is
+found by comparing the buffers before and after the call. For equal calls, the recorded range reaches from the first to the last
+byte that
+any of them changed. So there is no table of layouts, and functions that are new to this package are recorded too.
 """
 
 from __future__ import annotations
@@ -21,40 +23,42 @@ from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_RECORDED, N
 from accelmetrics.schemas.errors import SourceError
 
 Key = tuple[str, tuple[int | str | None, ...]]
-"""A function and its arguments: None for what is filled."""
+"""A function and its arguments, with None for an output buffer."""
 LARGEST_BUFFER = 1 << 18
-"""Bytes of a buffer that are looked at."""
+"""Most bytes of a buffer that are compared."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 3600.0
-"""Seconds: a call that took less is answered at once; one that had not returned does not return for so long."""
+"""Seconds. A call that took less than the first is replayed without waiting. A call that never returned is replayed as one that takes
+the second.
+"""
 MOST_ANSWERS = 50_000
 OWN = slice(len("nvml"), None)
-"""A function's name without the library's, which has four letters with every vendor: the names below are so."""
+"""A function's name without the library's prefix, which has four letters for every vendor. The names below have no prefix."""
 FIELDS, METRICS = "DeviceGetFieldValues", "GpmMetricsGet"
 TAKERS = {"GpmSampleGet": 1, "GpmMigSampleGet": 2}
-"""Functions that take a sample, and the place of its handle among their arguments."""
+"""Functions that take a sample, with the position of the sample's handle among their arguments."""
 PLATFORM = "DeviceGetPlatformInfo"
 VERSIONED = frozenset({PLATFORM, FABRIC_CALL[OWN]})
-"""Functions that are tried with several versions of their structure, which its first number tells."""
+"""Functions that are tried with several versions of their structure; its first number is the version."""
 _SINCE = {"DeviceGetProcessUtilization": 3}
-"""The place of an argument that is a time."""
+"""The position of an argument that is a time, by function."""
 _FIELD, _GPM_HEAD, _GPM_METRIC, _NUMBER = struct.Struct("=II32x"), struct.Struct("=4xIQQ"), struct.Struct("=I36x"), struct.Struct("=I")
 _SAMPLE = "sample"
 
 
 class Questions:
-    """Makes keys of calls. A sample of GPM is known by the device that it was taken of: which of a consumer's two it is says nothing."""
+    """Makes the keys of calls. A GPM sample is identified by its device, because it does not matter which of a consumer's two it is."""
 
     def __init__(self) -> None:
         self._taken_of: dict[int, int | str | None] = {}
 
     def ask(self, function: str, arguments: tuple[Any, ...]) -> tuple[Key, list[tuple[int, int]]]:
-        """Return the key of a call, and where in memory it writes: address and size of each buffer."""
+        """Return the key of a call, and the address and size of each buffer that it writes."""
         own = function[OWN]
         values: list[int | str | None] = []
         buffers: list[tuple[int, int]] = []
         for argument in arguments:
             if isinstance(argument, ctypes.Array) or type(argument).__name__ == "CArgObject":
-                # What `byref` returns knows its object; where in it the address lies shows in the address.
+                # The result of `byref` knows its object. The offset in it follows from the address.
                 owner = argument if isinstance(argument, ctypes.Array) else argument._obj
                 address = ctypes.cast(argument, ctypes.c_void_p).value or 0
                 end = ctypes.addressof(owner) + ctypes.sizeof(owner)
@@ -64,6 +68,7 @@ class Questions:
                 value = getattr(argument, "value", argument)
                 values.append(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
         if own in _SINCE:
+            # A time differs at each call, so it cannot identify one.
             values[_SINCE[own]] = None
         if own in TAKERS:
             place = TAKERS[own]
@@ -74,7 +79,7 @@ class Questions:
         return (function, tuple(values)), buffers
 
     def _asked_with(self, function: str, data: bytes, values: list[int | str | None]) -> Iterable[int | str | None]:
-        """Return what a structure asks with."""
+        """Return the input members of a structure."""
         if function == FIELDS and isinstance(values[1], int):
             return [number for place in range(values[1]) for number in _FIELD.unpack_from(data, _FIELD.size * place)]
         if function == METRICS:
@@ -88,8 +93,8 @@ class RecordedCalls:
     """All calls of one library in one recording.
 
     Attributes:
-        functions: By name, whether the library has what was looked up.
-        failure: Why it could not be loaded, where it could not.
+        functions: Whether the library has each function that was looked up, by name.
+        failure: Why it could not be loaded; None if it was.
     """
 
     def __init__(self) -> None:
@@ -97,16 +102,16 @@ class RecordedCalls:
         self.failure: SourceError | None = None
         self._questions = Questions()
         self._lock = threading.Lock()
-        # By key its answers: return code (None while there is none), seconds, each buffer up to the last byte that was changed so far.
+        # Answers by key: return code (None until the call returns), seconds, each buffer up to the last byte that was changed so far.
         self._answers: dict[Key, list[list[Any]]] = {}
         self._spans: dict[Key, dict[int, tuple[int, int]]] = {}
         self._number = 0
-        # A library that is opened again may give other handles: each stands for the first that its question was answered with.
+        # A library that is reopened may return other handles. Each is mapped to the first handle that the same call returned.
         self._first_handles: dict[Key, int] = {}
         self._stands_for: dict[int | str | None, int] = {}
 
     def call(self, function: str, made: Callable[..., int], *arguments: Any) -> int:
-        """Make a call, and note it."""
+        """Make a call, and record it."""
         with self._lock:
             (_, values), buffers = self._questions.ask(function, arguments)
             key = function, tuple(self._stands_for.get(value, value) for value in values)
@@ -114,6 +119,7 @@ class RecordedCalls:
             answer: list[Any] = [None, 0.0, []]
             self._number += 1
             if self._number <= MOST_ANSWERS:
+                # Recorded before the call, so that one that never returns is in the recording as well.
                 self._answers.setdefault(key, []).append(answer)
         started = time.monotonic()
         status = made(*arguments)
@@ -134,10 +140,10 @@ class RecordedCalls:
         return status
 
     def to_dict(self, replace: Callable[[bytes], bytes], text: Callable[[str], str]) -> dict[str, Any]:
-        """Return all of it in plain containers, each answer once for as often as it came in a row.
+        """Return the recording in plain containers. Equal answers in a row are stored once, with their number.
 
         Args:
-            replace: Puts stand-ins into what was written.
+            replace: Replaces private data in the output of calls.
             text: The same for texts among the arguments.
         """
         with self._lock:
@@ -161,7 +167,7 @@ class RecordedCalls:
         return {"failure": why, "functions": self.functions, "calls": calls}
 
     def written(self) -> set[tuple[str, bytes]]:
-        """Return what was written, with the function that did."""
+        """Return every function's output."""
         with self._lock:
             return {
                 (function, data)
@@ -173,11 +179,11 @@ class RecordedCalls:
 
 
 class RecordingLibrary:
-    """A loaded library whose calls are noted.
+    """A loaded library that records its calls.
 
     Args:
         loaded: The library.
-        calls: Takes the notes.
+        calls: The recording.
     """
 
     def __init__(self, loaded: Any, calls: RecordedCalls) -> None:
@@ -197,17 +203,19 @@ class RecordingLibrary:
 
 
 class ReplayedLibrary:
-    """Answers calls from notes: calls alike in their order, and from the last on by that one. One that was never made has no answer.
+    """Answers calls from a recording. Equal calls get their answers in order, and the last one repeats.
+
+    A call that was never made is answered with ``NOT_RECORDED``.
 
     Args:
-        notes: What :meth:`RecordedCalls.to_dict` returned, from an archive of somebody else's.
+        notes: The result of :meth:`RecordedCalls.to_dict`, from an archive that is not trusted.
 
     Attributes:
-        was_used: Whether the library was there.
-        failure: Why it could not be loaded, where it could not.
+        was_used: Whether the library existed.
+        failure: Why it could not be loaded; None if it was.
 
     Raises:
-        ValueError: They are not of that form.
+        ValueError: The recording has another form.
     """
 
     def __init__(self, notes: Mapping[str, Any]) -> None:
@@ -238,7 +246,7 @@ class ReplayedLibrary:
         """Look a function up.
 
         Raises:
-            AttributeError: The library did not have it, or was not asked for it.
+            AttributeError: The library did not have it, or it was never looked up.
         """
         if name not in self._functions:
             raise AttributeError(f"the recorded library has no {name}")

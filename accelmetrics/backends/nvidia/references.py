@@ -1,7 +1,8 @@
-"""What NVIDIA's own binding and NVIDIA's own command say of the same GPUs, for ``accelmetrics verify``.
+"""The values that NVIDIA's own binding and command report for the same GPUs, for ``accelmetrics verify``.
 
-Calls, structures, constants and units here are those of ``pynvml`` and of ``nvidia-smi --help-query-gpu``. Nothing is decoded by the code
-that reads for a sampler: an error there has to show as a difference.
+Calls, structures, constants and units are those of ``pynvml`` and of ``nvidia-smi --help-query-gpu``. No code is shared with the
+sampler's
+decoding, so that an error there shows as a difference.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 KIB, MIB = 1024, 2**20
 KEPT = {name: 1.0 + min(row.every, TEN_SECONDS) for row in METRICS for name in row.names}
-"""By metric, for how many seconds a sampler may serve what it has read, and a second more, over which NVML itself takes means."""
+"""Seconds for which a sampler may repeat a value, by metric, plus one second, over which NVML itself takes means."""
 KEPT |= dict.fromkeys(("powerPercent",), KEPT["enforcedPowerLimitWatts"])
 
 
 class Row(NamedTuple):
-    """A metric and the function of ``pynvml`` that has it.
+    """A metric and its function in ``pynvml``.
 
     Attributes:
         name: The metric.
-        function: The function, which takes the handle first.
-        arguments: The rest: names of constants, or numbers.
-        part: Which part of the answer: an attribute or a place. Without one a list counts its entries.
+        function: The function; its first argument is the handle.
+        arguments: The other arguments: names of constants, or numbers.
+        part: The part of the answer: an attribute or a position. By default the answer itself; of a list, the number of entries.
         factor: The answer times this is in the metric's unit.
     """
 
@@ -61,7 +62,7 @@ _LIMITS = {"tempLimit.shutdown": "SHUTDOWN", "tempLimit.slowdown": "SLOWDOWN", "
 ROWS = (
     Row("gpu", "nvmlDeviceGetUtilizationRates", part="gpu"),
     Row("memory", "nvmlDeviceGetUtilizationRates", part="memory"),
-    # The second form leaves the driver's reserve out of what is used; where it cannot be asked, the first one is.
+    # Version 2 leaves the driver's reserve out of the used memory. Version 1 is read if version 2 fails.
     *(
         Row(name, function, arguments, part)
         for function, arguments in (_MEMORY_V2, _MEMORY)
@@ -121,9 +122,9 @@ FIELDS = {
     "recoveryAction": "GET_GPU_RECOVERY_ACTION",
     "c2cLinks": "C2C_LINK_COUNT",
 }
-"""By metric, the field of ``nvmlDeviceGetFieldValues``, after ``NVML_FI_DEV_``."""
+"""The field of ``nvmlDeviceGetFieldValues``, after ``NVML_FI_DEV_``, by metric."""
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Where a field's value stands, by its ``nvmlValueType_t``."""
+"""The member with a field's value, by its ``nvmlValueType_t``."""
 REASONS = {
     "gpuIdle": "GpuIdle",
     "applicationsClocksSetting": "ApplicationsClocksSetting",
@@ -135,9 +136,9 @@ REASONS = {
     "hwPowerBrakeSlowdown": "HwPowerBrakeSlowdown",
     "displayClockSetting": "DisplayClockSetting",
 }
-"""Of ``throttle.…``, the constant after ``nvmlClocksThrottleReason``."""
+"""The constant after ``nvmlClocksThrottleReason``, by the name after ``throttle.``."""
 STATES = ("GpuIdle", "ApplicationsClocksSetting", "DisplayClockSetting")
-"""Those that slow nothing down."""
+"""Reasons that slow nothing down."""
 SRAM = {
     "correctedSramErrors": "volatileCor",
     "uncorrectedSramParityErrors": "volatileUncParity",
@@ -152,7 +153,7 @@ SRAM = {
     "uncorrectedSramErrorsAggregate.other": "aggregateUncBucketOther",
     "sramThresholdExceeded": "bThresholdExceeded",
 }
-"""By metric, the member of the binding's structure of SRAM errors."""
+"""The member of the binding's structure of SRAM errors, by metric."""
 FABRIC = {
     "degradedBandwidth": "DEGRADED_BW",
     "routeRecovery": "ROUTE_RECOVERY",
@@ -160,11 +161,11 @@ FABRIC = {
     "accessTimeoutRecovery": "ACCESS_TIMEOUT_RECOVERY",
     "incorrectConfiguration": "INCORRECT_CONFIGURATION",
 }
-"""Of ``fabricHealth.…``, the constants after ``NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_``."""
+"""The constants after ``NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_``, by the name after ``fabricHealth.``."""
 FABRIC_SAFE_FROM = 550
-"""The branch of drivers from which on the question about the fabric crashes none."""
+"""The first branch of drivers that does not crash when asked about the fabric."""
 LINK_ERRORS = {"nvlinkReplayErrors": "REPLAY", "nvlinkRecoveryErrors": "RECOVERY", "nvlinkCrcErrors": "CRC_FLIT"}
-"""By metric, the counter after ``NVML_NVLINK_ERROR_DL_``, added up over the links."""
+"""The counter after ``NVML_NVLINK_ERROR_DL_``, added up over the links, by metric."""
 LINK_COUNTS = {
     "nvlinkRecoveryErrors": "LINK_RECOVERY_EVENTS",
     "nvlinkRecoverySuccesses": "LINK_RECOVERY_SUCCESSFUL_EVENTS",
@@ -180,7 +181,7 @@ LINK_COUNTS = {
     "nvlinkSymbolErrors": "SYMBOL_ERRORS",
     **{f"nvlinkFec.bin{bin_}": f"FEC_HISTORY_{bin_}" for bin_ in range(16)},
 }
-"""By metric, the field of NVLink 5 after ``NVML_FI_DEV_NVLINK_COUNT_``, added up over the links."""
+"""The field of NVLink 5 after ``NVML_FI_DEV_NVLINK_COUNT_``, added up over the links, by metric."""
 PROFILED = {
     "grEngineActive": "GRAPHICS_UTIL",
     "smActive": "SM_UTIL",
@@ -196,14 +197,14 @@ PROFILED = {
     "nvlinkTxBytes": "NVLINK_TOTAL_TX_PER_SEC",
     "nvlinkRxBytes": "NVLINK_TOTAL_RX_PER_SEC",
 }
-"""By metric, the constant after ``NVML_GPM_METRIC_``; rates are in MiB per second."""
+"""The constant after ``NVML_GPM_METRIC_``, by metric; rates are in MiB per second."""
 
 
 class NvidiaMlPy:
     """nvidia-ml-py, the binding of NVML that NVIDIA publishes.
 
     Args:
-        options: Which process is watched.
+        options: The options with the watched process.
     """
 
     name = "nvidia-ml-py"
@@ -211,8 +212,8 @@ class NvidiaMlPy:
     def __init__(self, options: ReadOptions) -> None:
         self._pid = options.pid
         self._nvml: Any = None
-        self._refusals: tuple[type[Exception], ...] = (AttributeError,)  # of a function that the binding does not have
-        self._samples: dict[str, Any] = {}  # GPM's, by UUID
+        self._refusals: tuple[type[Exception], ...] = (AttributeError,)  # raised for a function that the binding lacks
+        self._samples: dict[str, Any] = {}  # GPM samples by UUID
 
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
         if self._nvml is None:
@@ -222,7 +223,7 @@ class NvidiaMlPy:
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"nvidia-ml-py is not installed: {error}") from error
             nvml.nvmlInit()
             self._nvml = nvml
-            older_driver = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)  # has the function in an older form alone
+            older_driver = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)  # the driver has only an older form
             self._refusals = (AttributeError, nvml.NVMLError, older_driver)
         nvml = self._nvml
         found: dict[str, Said | str] = {"nvidia.devices": Said(nvml.nvmlDeviceGetCount())}
@@ -233,7 +234,7 @@ class NvidiaMlPy:
                 handle = nvml.nvmlDeviceGetHandleByUUID(slot.identity.uuid)
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_UNINITIALIZED:
-                    self.close()  # the driver was loaded anew: the next reading opens it
+                    self.close()  # the driver was reloaded: the next reading opens it again
                     raise
                 continue
             for name, said in self._device(handle, slot.identity.uuid, bool(slot.identity.parent)):
@@ -249,7 +250,7 @@ class NvidiaMlPy:
                 nvml.nvmlShutdown()
 
     def _device(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, Said | str]]:
-        """Give each metric of a device: a number, or why there is none."""
+        """Yield each metric of a device with a number, or with the reason why there is none."""
         answers: dict[tuple[str, tuple[Any, ...]], Any] = {}
         values: dict[str, float | str] = {}
         for row in ROWS:
@@ -279,7 +280,7 @@ class NvidiaMlPy:
         yield from self._profiled(handle, uuid, partition)
 
     def _call(self, function: str, handle: Any, *arguments: Any) -> Any:
-        """Return what a function answers, or the error in words."""
+        """Return a function's answer, or its error in words."""
         nvml = self._nvml
         try:
             return getattr(nvml, function)(handle, *(getattr(nvml, one) if isinstance(one, str) else one for one in arguments))
@@ -287,7 +288,7 @@ class NvidiaMlPy:
             return f"{function}: {error}"
 
     def _fields(self, handle: Any, symbol: str, scopes: Sequence[int] = (0,)) -> list[float | str]:
-        """Return the values of a field, after ``NVML_FI_DEV_``, in some scopes: links, or the one that fields have otherwise."""
+        """Return the values of a field, named without ``NVML_FI_DEV_``, for some scopes: links, or 0 for fields without scopes."""
         field = getattr(self._nvml, f"NVML_FI_DEV_{symbol}", None)
         if field is None:
             return [f"this nvidia-ml-py has no NVML_FI_DEV_{symbol}" for _ in scopes]
@@ -309,10 +310,11 @@ class NvidiaMlPy:
         return {"throttled": int(slowing), **{f"throttle.{name}": int(bool(mask & bits[word])) for name, word in REASONS.items()}}
 
     def _held(self, handle: Any) -> int | None:
-        """Return the memory of a GPU that the watched process and its descendants hold; None where they do not use it."""
+        """Return the GPU memory of the watched process and its descendants; None if they do not use the GPU."""
         listed: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             processes = self._call(f"nvmlDeviceGet{kind}RunningProcesses", handle)
+            # Each list has all memory of a process, so the largest value counts and not the sum.
             for one in processes if not isinstance(processes, str) else ():
                 listed[one.pid] = max(listed.get(one.pid, 0), one.usedGpuMemory or 0)
         try:
@@ -351,12 +353,12 @@ class NvidiaMlPy:
         for name, symbol in FABRIC.items():
             shift, width = (getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_{what}_{symbol}") for what in ("SHIFT", "WIDTH"))
             flag = info.healthMask >> shift & width
-            if flag:  # 0 is not supported; a flag is 1 for true and 2 for false, the configuration says which it is
+            if flag:  # 0 is not supported. A flag is 1 for true and 2 for false; the configuration is a number
                 found[f"fabricHealth.{name}"] = flag if name == "incorrectConfiguration" else int(flag == 1)
         return found
 
     def _links(self, handle: Any) -> dict[str, float | str]:
-        """Return traffic and errors of the NVLinks that are up, each and added up."""
+        """Return traffic and errors of the NVLinks that are up, per link and in total."""
         nvml = self._nvml
         states = {link: self._call("nvmlDeviceGetNvLinkState", handle, link) for link in range(nvml.NVML_NVLINK_MAX_LINKS)}
         found: dict[str, float | str] = {f"nvlink.{link}.state": state for link, state in states.items() if not isinstance(state, str)}
@@ -376,7 +378,7 @@ class NvidiaMlPy:
         return found | {name: _sum(listed) for name, listed in counts.items()}
 
     def _profiled(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, Said | str]]:
-        """Give the means of profiling metrics since the last reading."""
+        """Yield the means of profiling metrics since the last reading."""
         nvml = self._nvml
         whole, instance = handle, None
         try:
@@ -409,12 +411,12 @@ class NvidiaMlPy:
 
 
 def _sum(values: Sequence[float | str]) -> float | str:
-    """Add up what links say; where one says nothing, return why."""
+    """Return the sum of the links' values; if one has none, the reason."""
     return next((value for value in values if isinstance(value, str)), "") or sum(value for value in values if not isinstance(value, str))
 
 
 def _part(answer: Any, part: str | int, factor: float) -> float | str:
-    """Take a number out of what a function answered."""
+    """Return a number from a function's answer; a reason is returned unchanged."""
     if isinstance(answer, str):
         return answer
     if part == "":
@@ -452,10 +454,10 @@ class NvidiaSmi:
         return found
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: nothing is open."""
 
     def _rows(self) -> list[dict[str, str]]:
-        """Run it; a field that this release does not know is left out from then on, since with it nothing is answered."""
+        """Run the command. A field that this release does not know is left out for good, because the command then answers nothing."""
         while True:
             asked = sorted(self._queries)
             completed = self._command.run(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits")
@@ -471,11 +473,11 @@ class NvidiaSmi:
 
 
 def _number(word: str) -> float | None:
-    """Return the number that a word stands for; None for the command's ways of saying that there is none."""
+    """Return the number for a word of the command; None if the word means that there is none."""
     if word in WORDS:
         return WORDS[word]
     with suppress(ValueError):
-        return float(word.removeprefix("P"))  # of pstate
+        return float(word.removeprefix("P"))  # pstate is printed as P0
     return None
 
 
@@ -483,11 +485,11 @@ WORDS = {
     **{"Not Active": 0.0, "Active": 1.0, "Disabled": 0.0, "Enabled": 1.0, "No": 0.0, "Yes": 1.0},
     **{"Default": 0.0, "Exclusive_Thread": 1.0, "Prohibited": 2.0, "Exclusive_Process": 3.0},
 }
-"""What stands for a number."""
+"""Numbers for words of the command."""
 
 
 def _ecc(kind: str, span: str) -> tuple[tuple[str, ...], str]:
-    """Return the fields of the memory's errors: the command's ``total`` counts those of the chip's SRAM as well."""
+    """Return the fields of memory errors, without the command's ``total``, which counts the chip's SRAM as well."""
     base = f"ecc.errors.{kind}.{span}"
     return (f"{base}.dram", f"{base}.device_memory"), f"{kind}MemoryErrors{'Aggregate' if span == 'aggregate' else ''}"
 
@@ -562,4 +564,6 @@ QUERIES: tuple[tuple[tuple[str, ...], str, float, float], ...] = (
     ),
     *((*_ecc(kind, span), 1, 0) for kind in ("corrected", "uncorrected") for span in ("volatile", "aggregate")),
 )
-"""Fields, each under the names that releases have for it, and the metric; what makes the command's number ours, and what it rounds away."""
+"""Fields, each under its names in different releases; the metric; the factor to the metric's unit; and the rounding step of the
+command.
+"""

@@ -1,13 +1,16 @@
-"""Xid errors: counted from the driver's events by a thread of its own, so that no reading waits for one.
+"""Xid errors, counted from the driver's events by a thread, so that no reading waits for one.
 
-The thread looks every 2 s whether something has happened, and waits inside the driver for a few milliseconds only:
-closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins when the GPU was registered
-for events, at 0 or at what is known of before (``schemas/xid.py``); as long as it is not registered, or the driver does not say what
-happened, there is a reason and no number, unless the kernel's log is followed. Errors are counted by their code, so that of several
-between two readings none is lost.
+The thread checks every 2 s for events, and each check waits only a few milliseconds inside the driver. Closing and exit never wait
+long for
+it, and a fork does not happen in the middle of a call. Counting begins when the GPU is registered for events, at 0 or at the known
+earlier
+errors (``schemas/xid.py``). While the GPU is not registered, or the driver reports no events, there is a reason and no number,
+unless the
+kernel's log is followed. Errors are counted by code, so several between two readings are all counted.
 
-Each GPU has an event set of its own: NVML may answer GPU_IS_LOST for a whole set, and a set of all GPUs would then tell nothing of the
-others. The counts of a lost GPU stay: the driver reports a loss itself (Xid 79), and no call to the GPU is needed to know them.
+Each GPU has its own event set: NVML may return GPU_IS_LOST for a whole set, and one set for all GPUs would then hide the others'
+errors.
+The counts of a lost GPU are kept. The driver reports the loss itself (Xid 79), so the counts are known without a call to the GPU.
 """
 
 from __future__ import annotations
@@ -41,21 +44,21 @@ from accelmetrics.schemas.xid import KNOWN_XIDS, LARGEST_CODE
 XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
 EVENT = struct.Struct("=QQQ8x")
-"""Device, type and data of ``nvmlEventData_t``; the ids of the MIG instance, with which its first form ends before, are not used."""
+"""``nvmlEventData_t``: device, type and data. The ids of the MIG instance are not used; version 1 ends before them."""
 WAIT_MS = 5
 PAUSE = 2.0
-"""How long a wait inside the driver is, and seconds between two of them."""
+"""Milliseconds of a wait inside the driver, and seconds between two waits."""
 LONGEST_CALL = 1.0
 """Seconds after which a call counts as hung when the driver is closed."""
 
 
 class XidListener:
-    """The event sets of an open driver, and the thread that looks into them.
+    """The event sets of an open driver, and the thread that checks them.
 
     Attributes:
         library: The open library.
-        failures: By GPU's handle, the return code of the last look; 0 while looking works.
-        counts: By GPU's handle, how many Xid errors there were of each code, the newest code last; 0 stands for those that are none.
+        failures: The return code of the last check, by GPU handle; 0 while checks succeed.
+        counts: The number of Xid errors of each code, the newest code last, by GPU handle. Code 0 collects invalid codes.
         calling: Held while the thread is in the driver.
     """
 
@@ -75,10 +78,10 @@ class XidListener:
         self._thread: threading.Thread | None = None
 
     def register(self, handle: Handle, progress: list[Any]) -> int:
-        """Register a GPU and begin to count its errors. Returns: the return code."""
+        """Register a GPU and start counting its errors. Returns the return code."""
         if function_not_found in (self._register, self._look):
             return FUNCTION_NOT_FOUND
-        before = self._sets.get(handle.value)  # of a GPU whose calls were bound before
+        before = self._sets.get(handle.value)  # the GPU was bound before
         events = before or ctypes.c_void_p()
         if before is None:
             status = self._create(ctypes.byref(events))
@@ -101,7 +104,7 @@ class XidListener:
         return 0
 
     def close(self) -> bool:
-        """End the thread and free the sets. Returns: False when a call hangs, and nothing can be freed."""
+        """End the thread and free the sets. Returns False if a call hangs, so that nothing may be freed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(LONGEST_CALL)
@@ -121,7 +124,7 @@ class XidListener:
                 if status in GONE:
                     self.failures = dict.fromkeys(self._sets, status)
                     return
-                # A lost GPU has reported what there was to report.
+                # A lost GPU has reported its last error already, so its counts stay valid.
                 self.failures[device] = 0 if status in (TIMEOUT, GPU_IS_LOST) else status
                 if status == 0:
                     found = True
@@ -129,8 +132,9 @@ class XidListener:
                     before = self.counts.get(number)
                     if kind & XID_EVENT and before is not None:
                         code = code if code <= LARGEST_CODE else 0
-                        # An error in a MIG instance is the GPU's too: it is counted there, so that sums are right.
+                        # An error in a MIG instance is counted for its GPU, so that sums are right.
                         others = {known: count for known, count in before.items() if known != code}
+                        # A new dict in one step: readers take no lock.
                         self.counts[number] = {**others, code: before.get(code, 0) + 1}
                 if self._stop.is_set():
                     return
@@ -139,7 +143,7 @@ class XidListener:
 
 
 class Xids(Paced):
-    """One GPU's Xid errors: registered at its first reading, and then looked up in memory once a second."""
+    """A GPU's Xid errors. The GPU is registered at its first reading; later readings look up the counts once a second."""
 
     def __init__(self, listener: XidListener, handle: Handle, address: str) -> None:
         super().__init__(SECOND)
@@ -163,7 +167,7 @@ class Xids(Paced):
         return self.known()
 
     def known(self) -> dict[str, Number]:
-        """Return the counts, without a call; empty while they are not known."""
+        """Return the counts without a call; empty while they are not known."""
         if KNOWN_XIDS.sequence is None and (not self._registered or self._listener.failures.get(self._handle.value, 0)):
             return {}
         counts = KNOWN_XIDS.total(self._address, self._listener.counts.get(self._handle.value, {}))
