@@ -58,7 +58,7 @@ from accelmetrics.visibility.job import job_labels
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from accelmetrics.sampling.node import NodeReader
+    from accelmetrics.sampling.node import NodeReader, ProgramSteps
 
 Share = Literal["node"]
 Daemon = tuple["Path", int | None]
@@ -169,6 +169,7 @@ class Monitor:
         self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self.channel = NodeChannel()
+        self._programs: ProgramSteps | None = None
         self._make: Callable[[], Sampler | NodeReader] = lambda: Sampler(**options, clock=clock)
         if share is not None:
             from accelmetrics.sampling.node import NodeReader
@@ -399,6 +400,19 @@ class Monitor:
         if unused or "step" in values:
             found = steps.first(step, values.pop("step", None), *unused)
         steps.add(self._clock.monotonic(), self._clock.time_ns(), found, values)
+
+    def hear_programs(self) -> None:
+        """Take the steps that this user's other programs on this machine have logged, where they share their readings.
+
+        They are given out with the next reading, as those of this program are. Energy per token is over the devices of this monitor.
+        Nothing is heard where programs cannot share (Windows).
+        """
+        if self._programs is None and not cannot_share():
+            from accelmetrics.sampling.node import ProgramSteps
+
+            self._programs = ProgramSteps(lambda *step: self._current().hear(*step))
+        if self._programs is not None:
+            self._programs.look()
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.

@@ -25,7 +25,21 @@ from accelmetrics._version import __version__
 from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.backends.registry import items_of, load, named, prepare, select
 from accelmetrics.sampling.channel import NodeChannel
-from accelmetrics.sampling.election import BELL, DEPUTY, LOCK, RING, Bell, Lease, digest_of, job_files, lease_of, ring_bell, sweep, with_end
+from accelmetrics.sampling.election import (
+    BELL,
+    DEPUTY,
+    LOCK,
+    RING,
+    Bell,
+    Lease,
+    digest_of,
+    job_directory,
+    job_files,
+    lease_of,
+    ring_bell,
+    sweep,
+    with_end,
+)
 from accelmetrics.sampling.node_view import HOST, OwnView
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, items
 from accelmetrics.sampling.rank_file import MESSAGES, STEPS, Logged, Rank, RankFile, Ranks, ranks_of
@@ -413,22 +427,10 @@ class NodeReader:
             for part in (STEPS, MESSAGES) if hear or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ():
                 for told in guarded(list, rank.told(part)).value or ():
                     for step in told if isinstance(told, list) else ():
-                        guarded(self._hear_step, rank, step)
+                        guarded(_hear, self._hear, rank, step)
                     if isinstance(told, dict):
                         channel.give(told)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
-
-    def _hear_step(self, rank: Rank, logged: Logged) -> None:
-        """Pass on a step that another process has logged.
-
-        Raises:
-            ValueError, TypeError, AttributeError: It is not a step.
-        """
-        time_ns, step, at, values = logged
-        number, node = rank.wishes.get("rank"), rank.wishes.get("node")
-        source: StepSource = (number if type(number) is int else None, str(node))
-        numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
-        self._hear(float(at), int(time_ns), step, numbers, source)
 
     # Finding each other
 
@@ -455,14 +457,12 @@ class NodeReader:
             self._lease = lease
         self._shares.callback(ring.close)
         if job:
-            rank = self._labels.get("rank", "")
-            wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
-            who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", "")}
-            self.channel.join(file := RankFile(self._files, {**wishes, **who}))
+            self._write_steps(self._files, f"job {job.rpartition('=')[2]}")
             self._ranks = Ranks(self._files)
-            for close in (self._ranks.close, file.close):
-                self._shares.callback(close)
+            self._shares.callback(self._ranks.close)
             self._look_at_others(False)
+        elif self._daemon is None:
+            self._write_steps_alone()
         if self._lease is not None:
             self._lease.join(self._turn)
         newest = guarded(ring.newest).value  # a daemon's newest row is taken, since its next one may be far off
@@ -470,6 +470,27 @@ class NodeReader:
         self._first, self._last, self._ring = self._seen + 1, time.monotonic(), ring
         self._close_sampler()
         self.channel.role, self.channel.why = "client", ""
+
+    def _write_steps(self, files: Path, program: str) -> None:
+        """Write the steps of this process into a file: the other processes of its job hear them, and ``watch`` does.
+
+        Raises:
+            NotSharedError: The file cannot be made.
+        """
+        rank = self._labels.get("rank", "")
+        wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
+        who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", ""), "program": program}
+        self.channel.join(file := RankFile(files, {**wishes, **who}))
+        self._shares.callback(file.close)
+
+    def _write_steps_alone(self) -> None:
+        """Write the steps of a process that is of no job, for ``watch``."""
+        with suppress(NotSharedError, OSError):
+            files = job_files(program := f"pid {os.getpid()}")
+            left = Ranks(files.parent)  # of processes that were killed
+            left.look()
+            left.close()
+            self._write_steps(files, program)
 
     def _find_daemon(self) -> SharedRing | None:
         """Return the ring of the daemon; None if there is no daemon that reads everything wanted here."""
@@ -530,8 +551,51 @@ class NodeReader:
         self.channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
         self._sampler = self._sampler or Sampler(**self._options)  # a process that already reads for itself keeps its sampler
-        if why != NO_JOB:  # a process outside of a job is normal
+        if why == NO_JOB:  # a process outside of a job is normal
+            self._write_steps_alone()
+        else:
             self._tell.user(why, f"{why}: this process reads for itself")
+
+
+class ProgramSteps:
+    """The steps of this user's programs on this machine that share their readings. For one thread.
+
+    Args:
+        hear: Takes a step, as :class:`NodeReader` gives it. The machine of its process is ``PROGRAM of MACHINE``: ranks of two programs
+            have the same numbers.
+    """
+
+    def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object]) -> None:
+        self._hear = hear
+        self._ranks: Ranks | None = None
+
+    def look(self) -> None:
+        """Hear what was logged since the last call; from the first call on."""
+        if self._ranks is None:
+            with suppress(NotSharedError):
+                self._ranks = Ranks(job_directory(make=False))
+        if self._ranks is not None:
+            self._ranks.look()
+            for rank in (*self._ranks.living.values(), *self._ranks.ended):
+                for part in (STEPS, MESSAGES):
+                    for told in guarded(list, rank.told(part)).value or ():
+                        for step in told if isinstance(told, list) else ():
+                            guarded(_hear, self._hear, rank, step, str(rank.wishes.get("program") or "a program"))
+
+
+def _hear(
+    hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object], rank: Rank, logged: Logged, program: str = ""
+) -> None:
+    """Pass on a step that another process has logged.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It is not a step.
+    """
+    time_ns, step, at, values = logged
+    number, node = rank.wishes.get("rank"), str(rank.wishes.get("node"))
+    source: StepSource = (number if type(number) is int else None, f"{program} of {node}" if program else node)
+    numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
+    hear(float(at), int(time_ns), step, numbers, source)
 
 
 def _remove_files(files: Path, lease: Lease) -> None:

@@ -167,10 +167,10 @@ class Rank:
 
 
 class Ranks:
-    """The processes of a job on this machine. For one thread at a time.
+    """The processes of a job on this machine, or of all jobs of this user. For one thread at a time.
 
     Args:
-        files: The common prefix of the paths of the job's files.
+        files: The common prefix of the paths of the job's files; the directory of all jobs.
 
     Attributes:
         living: The live processes, by path of their file.
@@ -209,5 +209,5 @@ class Ranks:
 
 
 def ranks_of(files: Path) -> Iterator[Path]:
-    """Return the paths of the files of a job's processes."""
-    return files.parent.glob(f"{glob.escape(files.name)}.*{RANK}")
+    """Return the paths of the files of a job's processes; of all jobs, if it is their directory."""
+    return files.glob(f"*{RANK}") if files.is_dir() else files.parent.glob(f"{glob.escape(files.name)}.*{RANK}")

@@ -608,6 +608,50 @@ def test_steps_of_all_ranks_are_heard_by_who_looks(tmp_path: Path) -> None:
         assert told == [[[[number, step, step / 2] for number in range(3) for step in range(5)], [40.0] * 3]] * 3
 
 
+def test_steps_of_programs_are_heard_by_who_watches_the_machine(tmp_path: Path) -> None:
+    """Of a program that no launcher started, and of both ranks of a job: each program is told from the others. Nothing stays behind."""
+    watcher = """
+    from accelmetrics import Monitor
+    with Monitor(0.05, backends=["host"], metrics="load.1m") as monitor:
+        until(lambda: monitor.latest)
+        monitor.hear_programs()
+        tell("looks")
+        wait_to_go_on()
+        until(lambda: monitor.hear_programs() or len(monitor.steps) == 6)
+        tell(sorted([step.node, step.rank, step.step, step.values["loss"]] for step in monitor.steps))
+    """
+    text = """
+    monitor = Monitor(0.05, share="node", backends=["host"], metrics="load.1m", labels={"hostname": "n1", **eval(os.environ["LABELS"])})
+    with monitor:
+        until(lambda: monitor.latest and monitor.channel.file)
+        tell(os.getpid())
+        wait_to_go_on()
+        for step in range(2):
+            monitor.log(step, loss=step / 2)
+        wait_to_go_on()
+    """
+    of_job = job_environment(tmp_path, SLURM_JOB_ID="42")
+    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(rank(text, {**environment, "LABELS": repr(labels)}))
+            for environment, labels in ((of_job, {"rank": "0"}), (of_job, {"rank": "1"}), (alone, {}))
+        ]
+        pid = [program.told()[0] for program in programs][-1]
+        watching = stack.enter_context(rank(watcher, alone))
+        watching.told()
+        for program in programs:
+            program.go_on()
+        watching.go_on()
+        losses = [(0, 0.0), (1, 0.5)]
+        of_both = [["job 42 of n1", number, *loss] for number in (0, 1) for loss in losses]
+        assert watching.told() == [[*of_both, *([f"pid {pid} of n1", None, *loss] for loss in losses)]]
+        for program in programs:
+            program.go_on()
+            assert program.end() == 0
+    assert not list(tmp_path.glob("*/*.rank"))
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "follows"])
 def test_steps_of_a_rank_that_ends_at_once_are_heard(tmp_path: Path, reads: bool) -> None:
     """By the process that reads, and by one that follows it and looks later."""
