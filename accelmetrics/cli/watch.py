@@ -54,8 +54,8 @@ EXAMPLES = """\
   accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
 
 keys: q quit, ? help with all of them, / filter, o order, z sort, m metric, t time, + - zoom, [ ] past, tab other list,
-  enter details, f findings, p pause, s summary, S save the latest reading, r reset; of a recording: left right seek, > < speed,
-  home end, n next host
+enter details, f findings, p pause, s summary, S save the latest reading, r reset; of a recording: left right seek,
+> < speed, home end, n next host
 
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
 used; 141 when the reader of its lines has gone. docs/watch.md"""

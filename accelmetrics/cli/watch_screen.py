@@ -38,6 +38,7 @@ from accelmetrics.cli.terminal import (
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.views.device_view import GROUPS
 from accelmetrics.views.terminal.choices import (
     DEVICE_FIELDS,
     DEVICE_ORDERS,
@@ -210,7 +211,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
     if key == "escape":  # what was opened last is left: an overlay, else the filter
         if choices.overlay:
-            return replace(choices, overlay="", overlay_top=0, environment=False)
+            return replace(choices, overlay="", overlay_top=0, unfolded=False)
         if choices.until_ns:
             return replace(choices, until_ns=0)
         dropped: dict[str, Any] = {"tagged": frozenset()} if choices.tagged and name == "process" else {f"{name}_filter": ""}
@@ -219,10 +220,10 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         return in_time(key, picture)
     if key in OVERLAYS:
         wanted = "process" if key == "enter" and name == "process" else OVERLAYS[key]
-        return replace(choices, overlay="" if choices.overlay == wanted else wanted, overlay_top=0, environment=False)
-    if key == "e" and choices.overlay == "process":
-        return replace(choices, environment=not choices.environment)
-    if choices.overlay:
+        return replace(choices, overlay="" if choices.overlay == wanted else wanted, overlay_top=0, unfolded=False)
+    if key == "e" and choices.overlay in ("process", "details"):
+        return replace(choices, unfolded=not choices.unfolded)
+    if choices.overlay and not (key in ("t", "T") and choices.overlay in ("details", "process")):
         if key not in MOVES:
             return choices
         top = choices.overlay_top + MOVES[key] * (picture.page if key.startswith("page") else 1)
@@ -618,7 +619,7 @@ class WatchScreen(ScreenProgram):
             message=self.said or usual,
             dialog=self._dialog() if self._asked else (),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
-            details=source.details(self.choices.process, self.choices.environment) if self.choices.overlay == "process" else None,
+            details=source.details(self.choices.process, self.choices.unfolded) if self.choices.overlay == "process" else None,
         )
         self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
 
@@ -655,8 +656,9 @@ class WatchScreen(ScreenProgram):
             self._follow()
 
     def _follow(self) -> None:
-        """Have a history of the metrics of the graph."""
-        for metric in (*self.choices.beside, self.choices.metric):
+        """Have a history of the metrics of the graph, and of those of an opened device."""
+        opened = [name for number, names in GROUPS.values() for name in names[:number]] if self.choices.overlay == "details" else []
+        for metric in (*self.choices.beside, self.choices.metric, *opened):
             self._source.follow(metric)
 
     def _ask(self) -> None:

@@ -100,6 +100,22 @@ VALUES: tuple[ValueRow, ...] = (
     ValueRow("xid_errors", "Xid errors", "1", ("xidErrors",)),
 )
 """What is looked at, the first choices of a graph first."""
+GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "Utilisation": (4, ("utilization", "memory_activity_percent", "encoder_percent", "decoder_percent", "cores_allocated")),
+    "Memory": (1, ("memory_percent", "memory_used_bytes")),
+    "Power": (1, ("power_watts", "energy_joules")),
+    "Temperature": (
+        3,
+        ("temperature_celsius", "memory_temperature_celsius", "hotspot_temperature_celsius", "slowdown_celsius", "fan_percent", "fan_rpm"),
+    ),
+    "Clocks": (2, ("sm_clock_mhz", "memory_clock_mhz", "max_sm_clock_mhz")),
+    "Links": (
+        4,
+        ("pcie_tx_bytes_per_second", "pcie_rx_bytes_per_second", "nvlink_tx_bytes_per_second", "nvlink_rx_bytes_per_second"),
+    ),
+    "Errors": (0, ("corrected_errors", "uncorrected_errors", "last_xid", "xid_errors")),
+}
+"""The numbers of one device in full, in groups: by title, how many of the first have a graph together, and all of them."""
 BY_NAME: Mapping[str, ValueRow] = {row.name: row for row in VALUES}
 OF_VITALS = {
     "power_watts": "power",

@@ -26,7 +26,7 @@ BUCKETS = 240
 """Of each scale."""
 FOLLOWED = ("power_watts", "utilization", "memory_percent", "temperature_celsius", "sm_clock_mhz")
 """Metrics whose history is kept from the beginning, by their names in ``VALUES``."""
-MOST_FOLLOWED = 12
+MOST_FOLLOWED = 24
 """Metrics whose history is kept at most: one of 64 devices takes two mebibytes."""
 HELD = 2.5
 """Intervals for which a value holds: without a reading for longer there is a gap."""

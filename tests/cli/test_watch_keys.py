@@ -162,7 +162,9 @@ def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) ->
         terminal.type("\x1b", "processes 0")
         terminal.type("f", "core at 97 °C.*", "what to do")
         terminal.type("f", "processes 0")
-        terminal.type("\x1b[B\r", "H100 80GB HBM3.*escape leaves", "core at 97 °C")
+        terminal.type("\x1b[B\r", "H100 80GB HBM3.*escape leaves", "core at 97 °C", "^── Utilisation, 1 min .*util")
+        terminal.type("+", "^── Utilisation, 30 s")
+        terminal.type("e\x1b[F", "^  not supported +.*fanSpeed", r"^  violationSeconds.thermal +\d")
         terminal.type("\r", "processes 0")
 
 

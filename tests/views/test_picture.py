@@ -159,7 +159,7 @@ CHOICES = {
         overlay="process",
         pane="processes",
         process=48121,
-        environment=True,
+        unfolded=True,
         details=ProcessDetails(
             48121,
             48121,
@@ -786,3 +786,31 @@ def test_a_legend_names_all_lines_with_as_much_as_there_is_room_for() -> None:
     lines = plain(Watched(Node(8)).draw(Choices(graphs="lines"), (120, 40)))
     title = next(line for line in lines if "── power, 1 min" in line).split("── util")[0]
     assert re.findall(r"[*+ox#@%&] (\d)\b", title) == list("01234567")
+
+
+def test_one_device_in_full() -> None:
+    """Its numbers in words and units, a graph of each group, its processes, and what is missing by reason; raw keys are folded."""
+    node = Node(2)
+    node.set("gpu.0", {"nvlink.0.state": 1.0, "nvlink.1.state": 1.0, "pcieTxBytes": 3e6, "pcieRxBytes": 909})
+    node.miss("gpu.0", ("fanSpeed", "energyJoules"), Reason.NOT_SUPPORTED, "no sensor")
+    watched = Watched(node)
+    for name in ("pcie_tx_bytes_per_second", "pcie_rx_bytes_per_second"):
+        watched.trails.follow(name)
+    watched.trails.add(node_view(node.record(), before=watched.view))
+    opened = Choices(overlay="details", device="gpu.0")
+    lines = plain(watched.draw(opened, (80, 120)))
+    titles = [line[3:].split("  ")[0].partition(" ─")[0] for line in lines if line.startswith("── ")]
+    groups = [f"{title}, 1 min" for title in ("Utilisation", "Memory", "Power", "Temperature", "Clocks", "Links")]
+    assert titles[1:9] == [*groups, "Errors", "processes"]
+    text = "\n".join(lines)
+    for words in ("util 1 %", "memory used 45.2/80.0 GiB", "power 590/700 W", "temp 71 °C", "clock 1980 MHz", "PCIe 5.0 x16, NVLink 2 up"):
+        assert re.search(words, text), words
+    assert "PCIe sent 2.9 MiB/s" in text and "PCIe received 909 B/s" in text
+    assert re.search(r"^    48120  ann0 .*train\.py", text, re.MULTILINE)
+    assert re.search(r"^  n/a +fan, energy: no sensor", text, re.MULTILINE)
+    assert "nvlink.0.state" not in text
+    assert re.search(r"^── all keys: \d+, 2 missing ─+ e shows them ─", text, re.MULTILINE)
+    unfolded = watched.text(replace(opened, unfolded=True), (80, 160))
+    assert re.search(rf"^  memoryAllocatedBytes +{int(45.2 * GIB)} *$", unfolded, re.MULTILINE)
+    assert "nvlink.0.state" in unfolded
+    assert re.search(r"^  not supported +energyJoules, fanSpeed: no sensor", unfolded, re.MULTILINE)

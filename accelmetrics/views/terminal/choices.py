@@ -90,7 +90,7 @@ class Choices:
         signals: Whether signals may be sent: the help names their key.
         replay: Whether it is a recording, through whose time keys go.
         summary: The lines of the summary, for that overlay.
-        environment: Whether the environment of an opened process is wanted.
+        unfolded: Whether the rest of an opened row is shown: a process's environment, a device's keys in full digits.
         details: What the system says of the opened process; None where that is not known.
     """
 
@@ -132,7 +132,7 @@ class Choices:
     signals: bool = False
     replay: bool = False
     summary: tuple[str, ...] = ()
-    environment: bool = False
+    unfolded: bool = False
     details: ProcessDetails | None = None
 
     @property
@@ -201,6 +201,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("m", "metric", "show the next metric in the graph, of the devices or of the host; M the one before"),
     KeyHelp("tab", "pane", "go to the other list"),
     KeyHelp("enter", "details", "show all that is known of the chosen device or process, and what to do", fleet=True),
+    KeyHelp("e", "", "of a device that enter has opened: all of its keys in full digits, and why others are missing"),
     KeyHelp("e", "", "of a process that enter has opened: its environment, which may hold secrets", signals=True),
     KeyHelp("f", "findings", "show what rules have found"),
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),

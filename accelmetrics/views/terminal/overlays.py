@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.record import Finding
-from accelmetrics.schemas.text import cells, duration, percent, printable, quantity
-from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
+from accelmetrics.schemas.text import cells, duration, energy, memory, percent, printable, quantity, watts
+from accelmetrics.views.device_view import BY_NAME, GONE, GROUPS, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
-from accelmetrics.views.terminal.graphs import graph, points_across
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, role_of, rule
-from accelmetrics.views.terminal.tables import device_words
-from accelmetrics.views.trails import PROCESS_VALUES, Trails, process_key
+from accelmetrics.views.terminal.graphs import Series, graph, line_graph, points_across, top_of
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule
+from accelmetrics.views.terminal.tables import device_words, process_lines
+from accelmetrics.views.trails import PROCESS_VALUES, SPANS, Trails, process_key
 
 MOST_KEYS = 24
 """Columns of the names of devices of which a finding says the same."""
 GRAPHS_BESIDE = 38
 """Columns that a graph has at least where two are beside each other."""
+GROUP_BESIDE, GROUP_ROWS = 58, 8
+"""Columns of a group of numbers of a device at least where several are beside each other, and the rows of its graph."""
 LEAST_GRAPH, MOST_GRAPH = 4, 9
 """Rows of a graph of a process."""
 ABSENT_NAME = 12
@@ -67,16 +71,27 @@ class Pages:
                 line.add("" if number else name, "dim", label - 1).add(" ")
             self.lines.append(line.add(part, role).parts())
 
-    def pairs(self, found: Sequence[Told]) -> None:
-        """Add names with values, side by side as often as there is room, to be read downwards."""
-        side = max(1, min(3, self._width // 50))
+    def pairs(self, found: Sequence[Told], label: int = LABEL) -> None:
+        """Add names of so many columns with values, side by side as often as there is room, to be read downwards."""
+        side = max(1, min(3, self._width // max(50, label + 20)))
         height = -(-len(found) // side)
         columns = self._width // side
         for number in range(height):
             line = Line(self._style, self._width)
             for name, words, role in found[number::height]:
-                line.add("", width=2).add(name, "dim", min(LABEL, columns // 2)).add(" ")
-                line.add(words, role, max(0, columns - 3 - min(LABEL, columns // 2)))
+                line.add("", width=2).add(name, "dim", min(label, columns // 2)).add(" ")
+                line.add(words, role, max(0, columns - 3 - min(label, columns // 2)))
+            self.lines.append(line.parts())
+
+    def flow(self, found: Sequence[Told]) -> None:
+        """Add names with values one behind the other, as many on a line as there is room for."""
+        line = Line(self._style, self._width)
+        for name, words, role in found:
+            if not line.fits(f"  {name} {words}") and line.left < self._width:
+                self.lines.append(line.parts())
+                line = Line(self._style, self._width)
+            line.add("", width=2).add(f"{name} ", "dim").add(words, role)
+        if found:
             self.lines.append(line.parts())
 
 
@@ -97,14 +112,25 @@ def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = F
     return pages.lines
 
 
-def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Tell all that is known of a device, or of a source that does not answer: what to do first."""
+def detail_lines(
+    view: NodeView, row: DeviceView | SourceRow, trails: Trails | None, choices: Choices, width: int, style: ScreenStyle
+) -> list[Drawn]:
+    """Tell all that is known of a device, or of a source that does not answer: what to do first.
+
+    Args:
+        view: The node.
+        row: The device or the source.
+        trails: The history for a graph of each group of numbers; None for no graphs.
+        choices: What is to be seen.
+        width: Columns there are.
+        style: What the terminal can show.
+    """
     pages = Pages(width, style)
     if isinstance(row, SourceRow):
         pages.title(row.name, "escape leaves")
         _source(pages, row)
         return pages.lines
-    pages.title(f"{row.label}  {row.name}", "escape leaves")
+    pages.title(f"{row.label}  {row.name}", "e all keys  escape leaves" if trails is not None else "")
     for note in row.notes:
         pages.text(note, role_of(row.state))
     if not row.notes:
@@ -116,7 +142,16 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
         if number == 0:
             pages.title(f"findings {len(row.findings)}")
         _finding(pages, finding, view)
-    _values(pages, row)
+    if row.silent is not None and row.last:
+        pages.text("numbers are those before it fell silent", "dim")
+    _groups(pages, row, trails, choices, width, style)
+    pages.title("processes")
+    processes = [process for process in view.processes if row.key in process.devices]
+    if processes:
+        heading, lines, _ = process_lines(processes, replace(choices, process_left=0), width, style, view.time_ns)
+        pages.lines += [heading, *lines]
+    else:
+        pages.text(view.unlisted.get(row.key, "no process holds it"), "dim")
     _missing(pages, row)
     pages.title("identity")
     for name, word in ((name, getattr(row.identity, name)) for name in IDENTITY):
@@ -126,11 +161,15 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
     if source is not None:
         pages.title(f"source {source.name}")
         _source(pages, source)
-    known = {name for value in VALUES for name in value.names}
-    others: list[Told] = [(name, f"{value:g}", "plain") for name, value in row.metrics.items() if name not in known]
-    if others:
-        pages.title("other metrics")
-        pages.pairs(others)
+    pages.title(f"all keys: {len(row.metrics)}, {len(row.gaps)} missing", "e hides them" if choices.unfolded else "e shows them")
+    if choices.unfolded:
+        pages.pairs([(name, repr(value), "plain") for name, value in sorted(row.metrics.items())], max(map(len, row.metrics), default=0))
+        lacks: dict[Unavailable, list[str]] = {}
+        for name, why in sorted(row.gaps.items()):
+            lacks.setdefault(why, []).append(name)
+        for why, names in lacks.items():
+            about = ": ".join(filter(None, (", ".join(names), why.detail)))
+            pages.text(printable(about), "dim", str(why.reason).replace("_", " "))
     return pages.lines
 
 
@@ -193,7 +232,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
         pages.lines.append(Line(style, size[0]).add("", width=2).add(words, "title" if one.pid == details.here else "plain").parts())
     if details.why:
         pages.text(details.why, "dim")
-    if choices.environment:
+    if choices.unfolded:
         pages.title("environment", "e hides it")
         for word in details.environment:
             pages.text(printable(word))
@@ -218,17 +257,60 @@ def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choi
         pages.lines += beside(parts)
 
 
-def _values(pages: Pages, device: DeviceView) -> None:
-    pages.title("values", "those before it fell silent" if device.silent is not None and device.last else "")
-    shown: list[Told] = []
-    for value in VALUES:
-        number = device.values.get(value.name, device.last.get(value.name))
-        if number is not None:
-            old = "?" if device.aged or value.name not in device.values else ""
-            shown.append((value.label, quantity(round(number, 1), value.unit) + old, role_of(device.levels.get(value.name))))
-    pages.pairs(shown)
-    for words in (*device.throttled, *device.links, *device.errors):
-        pages.text(words)
+def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Choices, width: int, style: ScreenStyle) -> None:
+    """Add the numbers of a device in groups, each with its graph, as many beside each other as there is room for."""
+    across = max(1, min(3, width // GROUP_BESIDE))
+    room = width - 2 * (across - 1)
+    widths = [room * (number + 1) // across - room * number // across for number in range(across)]
+    more = {
+        "Links": device.links,
+        "Clocks": (f"held down by: {', '.join(device.throttled)}",) if device.throttled else (),
+        "Errors": device.errors,
+    }
+    blocks: list[list[Drawn]] = []
+    for title, (drawn, names) in GROUPS.items():
+        values = {name: value for name in names if (value := device.values.get(name, device.last.get(name))) is not None}
+        if not values and not more.get(title):
+            continue
+        lines = [name for name in names[:drawn] if name in values] if trails is not None else []
+        columns = widths[len(blocks) % across]
+        part = Pages(columns, style)
+        if trails is not None and lines:
+            rows = [BY_NAME[name] for name in lines]
+            wanted = points_across(columns, style)
+            series = [
+                Series(row.label, trails.points(device.key, row.name, choices.scale, wanted), row.unit, top_of(row, [device]))
+                for row in rows
+            ]
+            size, seconds = (columns, GROUP_ROWS), SPANS[choices.scale]
+            part.lines += line_graph(f"{title}, {choices.stretch}", series, rows[0].unit, None, seconds, size, style, choices.until_ns)
+        else:
+            part.title(title)
+        part.flow(
+            [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in values.items()]
+        )
+        if more.get(title):
+            part.text(", ".join(more[title]))
+        blocks.append(part.lines)
+    blocks += [[]] * (-len(blocks) % across)
+    for start in range(0, len(blocks), across):
+        shown = blocks[start : start + across]
+        height = max(map(len, shown))
+        pages.lines += beside([padded(lines, height, columns) for lines, columns in zip(shown, widths, strict=True)])
+
+
+def _in_words(device: DeviceView, name: str, value: float) -> str:
+    """Return a number of a device with its unit, beside its limit where it has one; old ones have a question mark."""
+    known = {**device.last, **device.values}
+    if name == "memory_used_bytes":
+        words = memory(value, known.get("memory_total_bytes"))
+    elif name == "power_watts":
+        words = watts(value, known.get("power_limit_watts"))
+    elif name == "energy_joules":
+        words = energy(value)
+    else:
+        words = quantity(round(value, 1), BY_NAME[name].unit)
+    return words + ("?" if device.aged or name not in device.values else "")
 
 
 def _missing(pages: Pages, device: DeviceView) -> None:

@@ -232,7 +232,7 @@ class _Body:
             lines = summary_lines(choices, width, style)
         else:
             row = next((row for row in self._rows if row_name(row) == choices.device), next(iter(self._rows), None))
-            lines = absent_lines(view, width, style) if row is None else detail_lines(view, row, width, style)
+            lines = absent_lines(view, width, style) if row is None else detail_lines(view, row, self._trails, choices, width, style)
         self.lines, top, self.note = scrolled(lines, choices, self._height)
         self.choices = replace(choices, overlay_top=top)
         self.page = self._height
@@ -389,7 +389,7 @@ class _Body:
             sizes = [(end - begin, rows) for begin, end in pairwise(ends)]
             lines += beside([self._graph(names, one, whole, size, together) for names, size in zip(shown, sizes, strict=True)])
         if left:
-            details = padded(detail_lines(view, one, left, style), height, left)
+            details = padded(detail_lines(view, one, None, choices, left, style), height, left)
             lines = beside((details, _wide(lines, width - left - 2)))
         self.lines += _wide(lines, width)
 
