@@ -1,7 +1,7 @@
-"""The monitor: readings at a steady pace, remembered, summarised and handed out, beside the program that they are about.
+"""The monitor: takes readings at a steady pace in the background of a program, stores and summarises them, and exports them.
 
-It works on threads of its own: one that reads, shared by the monitors that want the same readings, and one for each exporter
-and callback. What the program calls does not wait for them, but ``stop``, ``flush`` and the results of windows.
+It has separate threads: one that reads, shared by monitors that want the same readings, and one for each exporter and callback. Calls of
+the program do not wait for them, except ``stop``, ``flush`` and the results of windows.
 """
 
 from __future__ import annotations
@@ -62,57 +62,57 @@ if TYPE_CHECKING:
 
 Share = Literal["node"]
 Daemon = tuple["Path", int | None]
-"""In place of that, of the process that reads for all of a machine: its directory, and the group that may read there."""
+"""Value of ``share`` for the process that reads for a whole machine: its directory, and the group that may read there."""
 T = TypeVar("T")
 CLOSE_TIMEOUT = 5.0
-"""Seconds that a stop takes at most, while exporters deliver what is queued."""
+"""Maximum duration of a stop in seconds, while exporters deliver their queues."""
 
 
 class Monitor:
-    """Reads everything at a steady pace, until it is stopped.
+    """Reads all devices at a steady pace until it is stopped.
 
-    Nothing it does raises into the program, waits for a driver on the program's threads, or keeps the interpreter from
-    exiting. What goes wrong is logged once under ``accelmetrics`` and stands in ``status``. May be stopped and started again,
-    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks that
-    it was started with in the parent.
+    Running, it never raises into the program, never waits for a driver on the program's threads, and never keeps the interpreter from
+    exiting. Problems are logged once under ``accelmetrics`` and shown in ``status``. It may be stopped and started again, from any thread.
+    In a forked child it is not running; the child may start it again, but without the exporters and callbacks of the parent.
 
     Args:
-        interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
-        exporters: Where the readings go: strings such as ``"jsonl:run.jsonl"``, or objects. See docs/exporters.md.
+        interval: Seconds between two readings, at least 0.01; 0.1 is a good value for short steps.
+        exporters: Destinations of the readings: strings like ``"jsonl:run.jsonl"``, or objects. See docs/exporters.md.
         backends: As for :class:`Sampler`, like ``metrics`` to ``amd_source``.
-        metrics: The metrics that are read; exporters, windows and the history have no others. All when left out. Files and trackers
-            that were not told their own ``metrics`` are given all that is named here.
-        gpus: Devices to report, by number, key or UUID; all when left out.
+        metrics: Metrics to read; by default all. Exporters, windows and the history have no others. Files and trackers without their own
+            ``metrics`` option export all metrics that are named here.
+        gpus: Devices to report, by number, key or UUID; by default all.
         visible: Report only the devices that the watched process sees.
-        pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
-        children: Whether its descendants are watched with it.
-        disk_paths: Mount points whose usage is reported.
-        labels: Travel with every record, besides ``run_id``, ``hostname``, ``rank`` and the job's identity as Slurm,
-            Kubernetes, Ray and torchrun tell it; the same name here wins.
-        history: How many readings are remembered, or for how long (a ``timedelta``); 0 for none.
-        rules: What the run is judged by: ``"default"``, ``"none"``, names, settings such as ``{"hot": {"above": 75}}``, or rules. See
+        pid: Process that ``cpu``, ``proc.…`` and ``gpu.process.…`` describe; by default this one.
+        children: Whether its descendants are included.
+        disk_paths: Mount points for disk usage.
+        labels: Labels of every record, in addition to ``run_id``, ``hostname``, ``rank`` and the job's identity from Slurm, Kubernetes, Ray
+            or torchrun. A name given here takes precedence.
+        history: Number of readings to store, or their time span (a ``timedelta``); 0 for none.
+        rules: Rules to evaluate: ``"default"``, ``"none"``, names, settings like ``{"hot": {"above": 75}}``, or rules. See
             docs/findings.md.
-        on_finding: Called with every :class:`~accelmetrics.schemas.record.Finding` that begins, and again when it is over, on a thread of
-            its own.
-        notify: Addresses that messages about findings are sent to: an ``https://`` address takes a JSON POST, others (``ntfy://…``)
-            need the extra ``notify``. Of the processes that share a reading the first of the machine sends them. See docs/findings.md.
-        timeout: Seconds within which a reading is answered.
+        on_finding: Function that is called with every :class:`~accelmetrics.schemas.record.Finding` when it begins and again when it is
+            over, on a separate thread.
+        notify: Addresses for messages about findings: a JSON POST for an ``https://`` address; others (``ntfy://…``) need the extra
+            ``notify``. If processes share readings, only the first process of the machine sends them. See docs/findings.md.
+        timeout: Maximum duration of a reading in seconds.
         open_timeout: Seconds that the first reading waits for sources that are still opening.
         isolation: ``"thread"``, or ``"process"`` to read in a child process.
-        amd_source: The one source to read AMD's GPUs from.
-        attribution: Tells who holds the devices, for every record: :class:`~accelmetrics.visibility.attribution.Attribution`.
-        share: ``"node"`` to take part in one reading with the other processes of the job on this machine: one of them reads, and
-            the next takes over when it ends. See docs/sharing.md.
-        clock: Where time is taken from, and what waits; only tests give one.
+        amd_source: The only source to read AMD's GPUs from.
+        attribution: Function that returns the holders of the devices for every record, like an object of
+            :class:`~accelmetrics.visibility.attribution.Attribution`.
+        share: ``"node"`` to share readings with the other processes of the job on this machine: one of them reads, and another takes over
+            when it ends. See docs/sharing.md.
+        clock: Clock to use; only for tests.
 
     Attributes:
         interval: Seconds between two readings.
-        labels: Travel with every record.
-        channel: What is said to the other processes of the job on this machine, and how this one takes part, with ``share="node"``.
+        labels: Labels of every record.
+        channel: With ``share="node"``, the messages between the processes of the job on this machine, and this process's part in it.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend or an exporter that does not exist.
+        InvalidOptionError: An option has an invalid value.
+        UnknownNameError: There is no backend or exporter with this name.
         MissingDependencyError: An exporter needs a package that is not installed.
     """
 
@@ -143,7 +143,7 @@ class Monitor:
     ) -> None:
         options: dict[str, Any] = {
             "backends": items_of(backends),
-            "metrics": hashable(metrics),  # an iterator is used up by that
+            "metrics": hashable(metrics),  # converted once: an iterator can be read only once
             "gpus": gpus,
             "visible": visible,
             "pid": pid,
@@ -161,7 +161,7 @@ class Monitor:
             warn_user(f"readings are not shared: {why}: this process reads for itself")
             share = None
         self.labels: Mapping[str, str] = _all_labels(labels)
-        Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
+        Sampler(**options).close()  # raises for invalid options here, where the caller sees it, and not on the ticker's thread
         self._metrics = MetricSelection(options["metrics"])
         made = _created(exporters)
         if not self._metrics.everything and any(getattr(exporter, "processes", 0) for exporter in made):
@@ -174,9 +174,9 @@ class Monitor:
         if share is not None:
             from accelmetrics.sampling.node import NodeReader
 
-            self._key = object()  # each takes part by itself
+            self._key = object()  # each monitor takes part separately, so its ticker is not shared
             daemon = share if isinstance(share, tuple) else None
-            # Of the run that goes on then, like all that a run is asked for.
+            # The functions look up the current run when they are called, because it changes with every start.
             self._make = lambda: NodeReader(
                 options,
                 self.interval,
@@ -190,13 +190,14 @@ class Monitor:
         for exporter in made:
             self._add_worker(exporter)
         notifying = _created_notifiers(notify)
-        if share is None or self.labels.get("local_rank", "0") == "0":  # all processes that share a reading find the same
+        # Processes that share readings have the same findings, so only the first sends messages.
+        if share is None or self.labels.get("local_rank", "0") == "0":
             for notifier in notifying:
                 self._add_worker(notifier)
         if on_finding is not None:
             self._add_worker(exporting("on_finding", _told_once(_callable(on_finding))))
-        self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
-        self._not_taken = ""  # the names of those that were not warned about
+        self._inherited: list[ExportWorker] = []  # in a forked child, the parent's exporters
+        self._not_taken = ""  # names of inherited exporters, until the user has been warned about them
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
 
         rank = self.labels.get("rank", "")
@@ -221,38 +222,38 @@ class Monitor:
 
     @classmethod
     def from_config(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Monitor:
-        """Make a monitor of a configuration file and of the environment's variables: see docs/configuration.md.
+        """Create a monitor from a configuration file and environment variables: see docs/configuration.md.
 
-        This alone reads them: ``Monitor()`` is what its arguments say, wherever it runs.
+        Only this method reads them. ``Monitor()`` depends on its arguments alone.
 
         Args:
-            path: The file; the one that ``ACCELMETRICS_CONFIG`` names when left out, and none where that is not set.
-            **overrides: Arguments of ``Monitor``, which stand above both.
+            path: The file; by default the one in ``ACCELMETRICS_CONFIG``, or none if this is not set.
+            **overrides: Arguments of ``Monitor``, which take precedence over both.
 
         Raises:
-            InvalidOptionError: The file cannot be read, or has a value that cannot be used; or a variable has.
+            InvalidOptionError: The file cannot be read, or the file or a variable has an invalid value.
             UnknownNameError: The file has an unknown key.
         """
-        from accelmetrics.monitor import settings  # options of all commands, which no other monitor needs
+        from accelmetrics.monitor import settings  # the options of all commands, which other monitors do not need
 
         taker = settings.MONITOR
         found = settings.resolve(settings.taken_by(taker), overrides, taker, settings.read_file(path), settings.ARGUMENT)
         return cls(**{name: setting.value for name, setting in found.items() if setting.source != settings.DEFAULT} | overrides)
 
     def _reset(self) -> None:
-        """Begin as a monitor that has not run in this process."""
+        """Set the state of a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._make_run = self._anew()
         self._run = self._new_run()
 
     def start(self) -> Monitor:
-        """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
+        """Start the monitor. The first reading is taken at once, in the background. Has no effect while it runs."""
         self._current()
         with self._lock:
             last = self._run
             if last.phase != RUNNING:
-                last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
+                last.end()  # its stop may still wait for a last reading, or may have been interrupted by Ctrl-C
                 self._run = self._new_run()
                 self._run.begin(self._workers.values())
                 if self._not_taken:
@@ -264,40 +265,43 @@ class Monitor:
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Take one last reading, deliver what is queued, and end. Stopping twice changes nothing.
+        """Take a last reading, deliver the exporters' queues, and stop. Has no effect on a stopped monitor.
 
         Args:
-            timeout: Seconds that this takes at most; what exporters have not delivered then is dropped, and said.
+            timeout: Maximum duration in seconds. Records that are not delivered by then are dropped, with a warning.
 
         Raises:
             InvalidOptionError: The timeout is no number.
         """
         by = time.monotonic() + _span(timeout)
         self._current()
-        with self._lock:  # of a start in another thread
+        with self._lock:  # waits for a start in another thread
             run = self._run
         end_all([run], by)
 
     def restore_findings(self, found: Sequence[tuple[str, Finding]]) -> None:
-        """Go on with findings of an earlier run of this program from the next reading on.
+        """Continue findings of an earlier run of this program from the next reading on.
 
         Args:
-            found: Each with the unique identity of the device that it is about; empty for one about something else.
+            found: Findings, each with the unique id of its device; empty for a finding without a device.
         """
         run = self._current()
         for engine in filter(None, {run.findings, run.for_all}):
             engine.restore(found)
 
     def pause(self) -> None:
-        """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
+        """Pause until ``resume`` or ``stop``. Meanwhile nothing is stored, exported or counted as missed."""
         self._current().pause()
 
     def resume(self) -> None:
-        """Go on. The time between is part of no window's statistics."""
+        """Continue after a pause. The time of the pause is part of no window's statistics."""
         self._current().resume()
 
     def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
-        """Wait until exporters have delivered what was read, at most so many seconds; whether they have.
+        """Wait until exporters have delivered all readings so far. Return whether they have.
+
+        Args:
+            timeout: Maximum duration in seconds.
 
         Raises:
             InvalidOptionError: The timeout is no number.
@@ -312,22 +316,22 @@ class Monitor:
         self.stop()
 
     async def __aenter__(self) -> Monitor:
-        """Start for ``async with``, which stops without blocking the event loop, for which exporters may take their time."""
+        """Start the monitor. ``async with`` stops it without blocking the event loop."""
         return self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        import asyncio  # where there is a loop it is loaded; elsewhere it would be 6 MiB for nothing
+        import asyncio  # already loaded if there is a loop; a program without a loop saves 6 MiB
 
         await asyncio.to_thread(self.stop)
 
     @property
     def running(self) -> bool:
-        """Whether it is started, in this process."""
+        """Whether it is started in this process."""
         return self._current().running
 
     @property
     def latest(self) -> Snapshot | None:
-        """The last reading since it was started, None before the first."""
+        """The last reading since the start, None before the first."""
         return self._looked(NEWEST).latest
 
     @property
@@ -337,41 +341,41 @@ class Monitor:
 
     @property
     def status(self) -> MonitorStatus:
-        """How the monitor and its exporters fare, or fared until it was stopped."""
+        """Counters and errors of the monitor and its exporters, since the last start."""
         return self._looked().status
 
     @property
     def error(self) -> str:
-        """What is not read and why, in words: nothing at all, or sources whose hardware is there; empty while everything answers."""
+        """Why readings fail, or which sources do not answer although their hardware is present, in words; empty if there is no problem."""
         return self._looked(NEWEST).error
 
     @property
     def findings(self) -> Findings:
-        """What rules have found: what lasts, what was over last, and what they could not judge. Iterating gives what lasts."""
+        """Current and recently ended findings, and rules that lack metrics. Iterating yields the current findings."""
         return self._looked(STEPS).found
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The last windows that have ended, 32 at most, in the order of their ends."""
+        """The last windows that have ended, at most 32, in the order of their ends."""
         return tuple(self._current().windows.past.copy())
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What was logged until the last reading, with what was derived from it: the last hundred."""
+        """The last hundred logged steps up to the last reading, with derived numbers."""
         return tuple(self._looked(STEPS).steps.given.copy())
 
     @property
     def work(self) -> Totals:
-        """The work that steps told of until the last reading, by kind (``tokens``, ``samples``) and process."""
+        """Total work of the logged steps up to the last reading, by kind (``tokens``, ``samples``) and process."""
         return self._looked(STEPS).steps.work.copy()
 
     def window(self, name: str = "") -> Window:
-        """Make a window, a stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
+        """Create a window that measures a part of the program: a context manager, a decorator, or with ``begin`` and ``end``.
 
         Windows may nest and overlap, on any threads.
 
         Raises:
-            InvalidOptionError: The name is no text, as where a decorator was written without parentheses.
+            InvalidOptionError: The name is no text, for example because a decorator was written without parentheses.
         """
         if not isinstance(name, str):
             raise InvalidOptionError(
@@ -380,19 +384,19 @@ class Monitor:
         return Window(self._current().windows, name)
 
     def tumbling_window(self) -> TumblingWindow:
-        """Begin windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
+        """Create consecutive windows, each from one reading to a later one, with results at once: for the log rows of a trainer."""
         return TumblingWindow(self._current().windows, "")
 
     def log(self, step: int | None = None, /, *unused: object, **values: SupportsFloat | None) -> None:
-        """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
+        """Log numbers of the program: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm`` or any others.
 
-        ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
-        total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
-        are those since the last call. None is left out, and so is what is no number; what is not finite is kept and counted.
+        ``tokens`` and ``samples`` are counts of this step. From them follow the throughput and the work per joule, relative to the energy
+        of all selected devices and to that of the mean device (``…_per_joule_of_mean_device``). Duration and energy are measured since the
+        last call. Values that are None or no numbers are left out. Non-finite numbers are kept and counted.
 
         Args:
-            step: The program's own step, also as ``step=``.
-            unused: Nothing; told once where there is something.
+            step: The program's step, also as ``step=``.
+            unused: Accepted so that a wrong call does not raise; a warning is logged once.
             values: The numbers.
         """
         steps = self._current().steps
@@ -415,13 +419,13 @@ class Monitor:
             self._programs.look()
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
-        """Have a function called with every snapshot, on a thread of its own.
+        """Call a function with every snapshot, on a separate thread.
 
         Returns:
-            Call it to end the subscription.
+            Function that ends the subscription.
 
         Raises:
-            InvalidOptionError: It cannot be called.
+            InvalidOptionError: The argument is not callable.
         """
         _callable(callback)
         self._current()
@@ -441,12 +445,12 @@ class Monitor:
                     self._run.add(worker)
             subscribed = True
         finally:
-            if not subscribed:  # Ctrl-C came between: nobody else could end it
+            if not subscribed:  # interrupted by Ctrl-C: the caller has no function to end it
                 unsubscribe()
         return unsubscribe
 
     def __aiter__(self) -> Stream:
-        """Iterate with ``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
+        """Return an iterator for ``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
         stream = Stream()
         self._current().follow(stream)
         return stream
@@ -457,14 +461,14 @@ class Monitor:
         return f"<Monitor every {self.interval:g} s: {state}, {self.status.ticks} readings, {len(self._workers)} exporters{error}>"
 
     def _add_worker(self, exporter: Exporter) -> ExportWorker:
-        """Make the worker of an exporter, for the next start and those after it."""
+        """Create the worker of an exporter, for all later starts."""
         name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)
         worker = ExportWorker(exporter, name, opened=stop_all_at_exit, read=self._metrics)
         self._workers = {**self._workers, name: worker}
         return worker
 
     def _tell_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float]) -> None:
-        """Have the other processes of the job hear of a step."""
+        """Send a logged step to the other processes of the job."""
         if self.channel.step(at, time_ns, step, values):
             self._current().wake()
 
@@ -472,15 +476,16 @@ class Monitor:
         return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
     def _looked(self, depth: int = ALL_READ) -> Run:
-        """Return the run, which has what other processes have read until now."""
+        """Return the current run, updated with the readings of other processes."""
         run = self._current()
         run.look(depth)
         return run
 
     def _current(self) -> Run:
-        """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""
+        """Return the current or last run. In a forked child this is a new one that is idle."""
+        # Threads do not survive a fork, and a lock may have been held.
         if os.getpid() != self._pid:
-            if self._run.phase != IDLE:  # files and sockets are those of the parent; kept, lest they be closed by being forgotten
+            if self._run.phase != IDLE:  # exporters' files and sockets belong to the parent; references keep them from being closed here
                 self._not_taken = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}
@@ -489,10 +494,10 @@ class Monitor:
 
 
 def _callable(callback: T) -> T:
-    """Return a callback.
+    """Return the callback if it is callable.
 
     Raises:
-        InvalidOptionError: It cannot be called.
+        InvalidOptionError: It is not.
     """
     if not callable(callback):
         raise InvalidOptionError(f"{shown(callback)} cannot be called: give a function that takes a snapshot, or a finding")
@@ -500,7 +505,7 @@ def _callable(callback: T) -> T:
 
 
 def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None]:
-    """Return what calls a function with every finding of records that begins, and again when it is over."""
+    """Return an export function that calls ``callback`` with every finding when it begins and when it is over."""
     told: frozenset[Finding] = frozenset()
 
     def export(record: Record) -> None:
@@ -514,11 +519,11 @@ def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None
 
 
 def _created_notifiers(urls: str | Sequence[str]) -> list[Exporter]:
-    """Return what sends messages to addresses.
+    """Return an exporter for each address of messages.
 
     Raises:
-        InvalidOptionError: One is no address.
-        MissingDependencyError: One needs a package that is not installed.
+        InvalidOptionError: An address is invalid.
+        MissingDependencyError: An address needs a package that is not installed.
     """
     if not urls:
         return []
@@ -534,7 +539,7 @@ def _interval(interval: object) -> float:
 
 
 def _all_labels(labels: Mapping[str, str | None] | None) -> FrozenDict[str, str]:
-    """Return the labels of records: the run's id, the host's name, the job's, and those that were given."""
+    """Return the labels of records: run id, host name, labels of the job, and the given labels, which take precedence."""
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
     given = {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
@@ -542,7 +547,7 @@ def _all_labels(labels: Mapping[str, str | None] | None) -> FrozenDict[str, str]
 
 
 def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
-    """Return the exporters that were given, each object once."""
+    """Return the exporters, created from their string form if necessary, and each object once."""
     if not isinstance(exporters, Iterable):
         raise InvalidOptionError(f"exporters is {exporters!r}: it must be a list of strings such as 'jsonl:run.jsonl', or of exporters")
     made = [create(exporter) for exporter in ([exporters] if isinstance(exporters, str) else exporters)]
@@ -550,21 +555,22 @@ def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
 
 
 def cannot_share() -> str:
-    """Return why readings cannot be shared with other processes here; empty where they can."""
+    """Return why readings cannot be shared with other processes here; empty if they can."""
     if sys.platform == "win32":
         return "Windows has no such locks"
     return "gevent or eventlet has replaced threads, and all would wait" if are_green() else ""
 
 
 def _span(seconds: object) -> float:
-    """Return a time-out that every clock can take."""
+    """Return a timeout in the range that every clock accepts."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
         raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
     return min(max(0.0, seconds), LONGEST_INTERVAL)
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:
-    """Return what monitors must have in common to share their readings; monitors whose options cannot be compared share none."""
+    """Return the key of the ticker: monitors with equal keys share their readings."""
+    # Options that cannot be hashed give a unique key.
     items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
     outcome = guarded(hash, items)
     return (interval, items) if outcome.failure is None else object()

@@ -1,14 +1,13 @@
-"""The thread that reads, and a monitor between one start and the stop after it: what is handed to it, and where that goes.
+"""The thread that takes readings (:class:`Ticker`), and a monitor from one start to the next stop (:class:`Run`).
 
-A :class:`Ticker` takes readings at a steady pace, for all monitors of a process that want the same ones. The schedule is absolute: the
-n-th reading is due n intervals after the first, however long readings take; those that could not be taken in time are counted, not made
-up for. Between two ticks a reading is taken on request, for windows that begin and end and for monitors that join and leave.
+A :class:`Ticker` takes readings at a steady pace for all monitors of the process that want the same ones. The schedule is absolute: the
+n-th reading is due n intervals after the first, however long readings take. Missed readings are counted and not repeated. Between two
+ticks, readings are taken on request: when windows begin and end, and when monitors join and leave.
 
-Everything that begins anew with a start is in a :class:`Run`: counters, what readings are compared with. What lasts longer is handed to
-each.
+A :class:`Run` contains all state that is reset by a start, for example counters. Longer-lived objects are passed to each run.
 
-Neither has a lock, and each step that changes their state is one call in C: ``Monitor.stop`` may interrupt any call of the program at any
-point.
+Neither class has a lock. Each change of their state is a single call in C, because a signal handler may interrupt any call of the program
+and call ``Monitor.stop``.
 """
 
 from __future__ import annotations
@@ -42,52 +41,50 @@ if TYPE_CHECKING:
     from accelmetrics.sampling.node import NodeReader, Taken
 
 LAST_READING = 1.5
-"""In timeouts: how long a stop waits for the last reading."""
+"""How long a stop waits for the last reading, in timeouts."""
 LAST_READING_SHARE = 0.5
-"""Of a stop's time: how much of it that wait takes at most. The rest is the exporters'."""
+"""Maximum share of a stop's time for that wait. The rest is for the exporters."""
 HOPELESS = 2.0
-"""Seconds that a stop takes at most where nothing can be delivered any more: the last reading hangs, exporters only fail."""
+"""Maximum duration of a stop in seconds if nothing can be delivered: the last reading hangs, or exporters only fail."""
 EXIT_TIMEOUT = 1.8
-"""Seconds that the interpreter's exit waits at most, for all monitors together."""
+"""Maximum delay of the interpreter's exit in seconds, for all monitors together."""
 LEAVING = 1.0
-"""Seconds that a stop waits at most until other processes have been left, with which readings are shared."""
+"""Maximum number of seconds that a stop waits until the process has left a shared reading."""
 REQUEST_PAUSE = 0.02
-"""Seconds from one reading to a requested one: requests that come more often are answered together."""
+"""Minimum number of seconds from one reading to a requested one. More frequent requests share a reading."""
 REQUEST_SHARE = 10
-"""The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
+"""The same in durations of the last reading. However often windows begin and end, readings take at most a tenth of the time."""
 LOOK = 2.0
-"""Seconds that somebody who looks waits until what other processes have read is here."""
+"""Maximum number of seconds that a caller waits for readings of other processes."""
 LONGEST_REST = 60.0
-"""Seconds after which a process that nobody looks at sees whether it has to take what others have read."""
+"""Seconds after which a process checks whether it has to take readings of other processes, if no caller asks for them."""
 IDLE, BEGINNING, RUNNING, STOPPING, STOPPED = range(5)
-"""How far a run has come; it never goes back. Exporters are being opened; readings are taken; the last one is waited for; none will come,
-and exporters deliver what is queued until their time is up."""
+"""Phases of a run, in this order only: not started; exporters are being opened; readings are taken; the last reading is awaited; there are
+no more readings, and exporters deliver their queues until the deadline."""
 NEWEST, ALL, STEPS = range(3)
-"""What somebody looks at: the newest reading of other processes, all that they have read, what they have logged too."""
+"""What a caller needs from other processes: the newest reading, all readings, or also logged steps."""
 TOLERANCE = 1e-6
-"""Seconds by which a tick may come early: clocks are floats."""
+"""Seconds by which a tick may be early, because times are floats."""
 WAITING = 64
-"""Snapshots that wait for a slow loop; the oldest go."""
+"""Maximum number of snapshots that wait for a slow loop. The oldest are dropped."""
 
 Extra = Callable[[Snapshot], Mapping[str, int | float]]
-"""Gives metrics of the watched program itself."""
+"""Function that returns metrics of the watched program itself."""
 
 
 class Stream:
-    """The snapshots from now on, for one ``async for``. Ends when the monitor stops, after what is still waiting.
-
-    The monitor knows it only as long as the loop does: one that is left by ``break`` costs nothing any more.
+    """The snapshots from now on, for one ``async for``. It ends when the monitor stops, after the snapshots that still wait.
 
     Attributes:
-        dropped: Snapshots that the loop was too slow for.
+        dropped: Number of snapshots dropped because the loop was too slow.
     """
 
     def __init__(self) -> None:
-        import asyncio  # where there is a loop it is loaded; elsewhere it would be 6 MiB for nothing
+        import asyncio  # already loaded if there is a loop; a program without a loop saves 6 MiB
 
         self.dropped = 0
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Snapshot | None] = deque(maxlen=WAITING)  # None is the end, and stays
+        self._waiting: deque[Snapshot | None] = deque(maxlen=WAITING)  # None marks the end and is never removed
         self._woken = asyncio.Event()
 
     def __aiter__(self) -> Stream:
@@ -104,45 +101,46 @@ class Stream:
         return snapshot
 
     def put(self, snapshot: Snapshot | None) -> None:
-        """Hand over a snapshot, or None for the end, from any thread. A loop that has been closed gets nothing more."""
+        """Add a snapshot, or None for the end, from any thread. Does nothing after the loop has been closed."""
         self.dropped += len(self._waiting) == WAITING
         self._waiting.append(snapshot)
         if self._loop.is_closed():
             self._waiting.clear()
-        elif len(self._waiting) == 1:  # what waited before has woken it
-            with suppress(RuntimeError):  # closed just now
+        elif len(self._waiting) == 1:  # an earlier snapshot that still waits has already woken the loop
+            with suppress(RuntimeError):  # the loop was closed after the check
                 self._loop.call_soon_threadsafe(self._woken.set)
 
 
 class Run:
-    """Observes a ticker. ``take``, ``miss``, ``fail`` and ``end`` are called on the ticker's thread, the rest by the program.
+    """A monitor from one start to the next stop, as the observer of a ticker.
 
-    Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
+    The ticker's thread calls ``take``, ``miss``, ``fail`` and ``end``; the program calls the other methods.
 
     Args:
-        ticker: What takes the readings.
+        ticker: The ticker that takes the readings.
         interval: Seconds between two ticks.
-        timeout: Seconds within which a reading is answered.
-        labels: Travel with every record.
+        timeout: Maximum duration of a reading in seconds.
+        labels: Labels of every record.
         shared: Whether readings are shared with other processes.
-        ring: As the attributes, like the next three.
-        windows: Where readings are summarised.
-        steps: What the program logs.
-        findings: Judges readings by rules.
-        extra: Gives metrics of the program itself, at every reading.
-        attribution: Tells who holds the devices of a reading.
-        for_all: Judges readings by the default rules for all processes that share them; the same as ``findings`` without rules of its own.
+        ring: See the attributes, as for the next three.
+        windows: See the attributes.
+        steps: See the attributes.
+        findings: See the attributes.
+        extra: Function that returns metrics of the program itself, called at every reading.
+        attribution: Function that returns the holders of a reading's devices.
+        for_all: Engine with the default rules for all processes that share readings; the same object as ``findings`` if this monitor has
+            the default rules.
 
     Attributes:
-        ring: Where readings are remembered, like the next three for one run after another.
-        windows: Where readings are summarised.
-        steps: What the program logs.
-        findings: Judges readings by rules.
+        ring: Stored readings.
+        windows: The windows.
+        steps: Logged steps.
+        findings: Engine that evaluates this monitor's rules.
         latest: The last reading, None before the first.
-        failure: Why no reading could be taken, in words; empty while they are taken.
-        paused: Whether readings are passed over.
-        left: Set while no reading is to come: before it begins, and when it has stopped.
-        pid: The process in which its threads are.
+        failure: Why no reading could be taken, in words; empty if readings succeed.
+        paused: Whether readings are ignored.
+        left: Set while no reading will come: before the start and after the stop.
+        pid: The process that its threads run in.
     """
 
     def __init__(  # noqa: PLR0913 - what a monitor keeps from one run to the next
@@ -164,48 +162,55 @@ class Run:
         self.ring, self.windows, self.steps, self.findings = ring, windows, steps, findings
         self._interval, self._timeout, self._labels, self._shared = interval, timeout, labels, shared
         self._extra, self._attribution, self.for_all = extra, attribution, for_all
-        self._told: Findings | None = None  # by the process that judges for all
+        self._told: Findings | None = None  # findings of the process that evaluates the rules for all
         self.latest: Snapshot | None = None
         self.failure = ""
         self.paused = False
-        self._since = float("-inf")  # what was read before is passed over
+        self._since = float("-inf")  # earlier readings are ignored
         self.left = Flag()
         self.left.set()
         self.pid = os.getpid()
-        self._reached = [IDLE]  # each is appended in one call in C: no start undoes the stop that interrupts it
-        self._by = self._hopeless_by = float("inf")  # until when exporters may deliver, and those that only fail, once it was told to stop
+        self._reached = [IDLE]  # phases so far; appending is one call in C, so a start cannot undo a stop that interrupts it
+        self._by = self._hopeless_by = float("inf")  # after a stop: deadline of exporters, and of exporters that only fail
         self._ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
-        self._meter, self._metered = Meter(), 0  # the energy of all devices, and the number of the last row in it
+        self._meter, self._metered = Meter(), 0  # energy of all devices, and the number of the last row included
         self._joined = self._judged = False
-        self._moment = 0.0, 0  # of the last tick, on the monitor's clock and in nanoseconds since 1970
+        self._moment = 0.0, 0  # time of the last tick, on the monitor's clock and in nanoseconds since 1970
         self._ticks = self._missed = self._timed_out = 0
-        self._silent: dict[str, str] = {}  # by source that did not answer the last tick, why
+        self._silent: dict[str, str] = {}  # reason by source that did not answer the last tick
         self._warn = WarnOnce()
 
     @property
     def phase(self) -> int:
-        """How far it has come."""
+        """The current phase, from ``IDLE`` to ``STOPPED``."""
         return max(self._reached)
 
     @property
     def running(self) -> bool:
-        """Whether it has begun, and was not told to stop."""
+        """Whether it is started and not being stopped."""
         return BEGINNING <= self.phase <= RUNNING
 
     @property
     def workers(self) -> tuple[ExportWorker, ...]:
-        """Where records go."""
+        """The workers of its exporters."""
         return tuple(self._deliveries)
 
     @property
     def error(self) -> str:
-        """Why no reading could be taken, or which sources did not answer the last one, in words; empty while all is well."""
+        """Why no reading could be taken, or which sources did not answer the last one, in words; empty if there is no problem."""
         return self.failure or "; ".join(f"{name}: {why}" for name, why in self._silent.items())
 
     def take(self, snapshot: Snapshot, at: float, tick: bool, taken: Taken | None = None) -> None:
-        """Remember, summarise and hand out a reading; with what is known of one that is shared with other processes."""
+        """Store a reading, update windows, evaluate rules, and pass it to exporters and streams.
+
+        Args:
+            snapshot: The reading.
+            at: Its time on the monitor's clock.
+            tick: Whether it is a tick's reading, which is exported, or only a requested one.
+            taken: Details of a reading that is shared with other processes.
+        """
         if self.paused or self.phase == STOPPED or at < self._since:
             return
         newest = taken is None or taken.newest
@@ -225,7 +230,7 @@ class Run:
         self._show(snapshot)
         steps: tuple[Step, ...] = ()
         due = self.phase == STOPPING or not self._judged or self.for_all is None or at >= self.for_all.due
-        # Who reads for others has the steps of all, at each reading: unless somebody is handed them, they wait for the rules.
+        # The process that reads for others receives their steps at each reading. Without exporters or streams, they wait for the rules.
         if newest and self.steps.waiting and (due or taken is None or taken.whole is None or self.delivers):
             self._meter_rows()
             steps = self.steps.take(self._meter)
@@ -239,7 +244,10 @@ class Run:
             stream.put(snapshot)
 
     def _judge(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], taken: Taken | None, due: bool) -> Findings:
-        """Have rules judge a reading, unless another process does so for all: those of this monitor, and those for all where it reads."""
+        """Evaluate this monitor's rules on a reading, and the default rules for all processes if this process reads for them.
+
+        If this monitor has the default rules and another process evaluates them for all, that process's findings are returned.
+        """
         last, told = self.phase == STOPPING, None if taken is None else taken.findings
         if taken is not None and taken.whole is not None and taken.seen is not None and self.for_all is not None:
             whole = row_of(taken.whole, row.at, row.joined) if due and taken.whole.header is not row.header else row
@@ -252,22 +260,23 @@ class Run:
 
     @property
     def found(self) -> Findings:
-        """What rules have found until the last reading."""
+        """The findings up to the last reading."""
         return self.findings.findings if self._told is None else self._told
 
     @property
     def delivers(self) -> bool:
-        """Whether somebody is to be handed each reading."""
+        """Whether there are exporters or streams, which need each reading."""
         return bool(self._deliveries or living(self._streams))
 
     @property
     def looks(self) -> float:
-        """Seconds for which readings of other processes must be kept until it looks."""
+        """Seconds for which readings of other processes must be kept for this run."""
         return float("inf") if self.windows.open or self.steps.many else self.ring.span(self._interval)
 
     def _meter_rows(self) -> None:
-        """Add the rows since the last call to the energy of all devices; where the program logs nothing, keep the last one alone."""
+        """Add the rows since the last call to the energy of all devices."""
         rows = self.ring.after(self._metered)
+        # Energy is needed only for logged steps. Without any, the last row is enough to begin with.
         if self.steps.used:
             self._meter.add(rows)
             self._metered = rows[-1].number if rows else self._metered
@@ -275,19 +284,19 @@ class Run:
             self._meter, self._metered = Meter(), rows[-1].number - 1
 
     def miss(self, ticks: int) -> None:
-        """Count readings that were due and could not be taken."""
+        """Count missed readings."""
         if not self.paused:
             self._missed += ticks
 
     def fail(self, words: str) -> None:
-        """Note that a reading could not be taken: what is used until the next one is not known."""
-        self._joined = False
+        """Record that a reading could not be taken."""
+        self._joined = False  # the energy used until the next reading is unknown
         if words != self.failure:
             self.failure = words
             log.warning("no reading: %s", words)
 
     def begin(self, workers: Iterable[ExportWorker]) -> None:
-        """Open the exporters and take the first reading, in the background."""
+        """Open the exporters and take the first reading, both in the background."""
         try:
             self.left.clear()
             self._reached.append(BEGINNING)
@@ -298,51 +307,51 @@ class Run:
             self._ticker.join(self)
             self._reached.append(RUNNING)
         finally:
-            if self.phase != RUNNING:  # Ctrl-C came between, or a signal handler has stopped it
+            if self.phase != RUNNING:  # interrupted by Ctrl-C, or stopped by a signal handler
                 self.end()
 
     def request(self) -> bool:
-        """Have a reading taken soon; whether one will come."""
+        """Request a reading soon. Return whether one will come."""
         if not self.running:
             return False
         self._ticker.request()
         return not (self.paused or self.failure)
 
     def pause(self) -> None:
-        """Pass readings over; windows that have ended wait for none."""
+        """Ignore readings from now on. Windows that have ended are closed, because they would wait for a reading."""
         self.paused = True
         self.windows.settle()
 
     def resume(self) -> None:
-        """Go on, beginning with a reading at once."""
+        """Accept readings again, beginning with one at once."""
         if self.paused:
             self._since = time.monotonic() if self._shared else self._since
             self._joined = self.paused = False
         self.request()
 
     def demand(self) -> None:
-        """Have the ticker do at once what there is to do: another process asks for a reading, or this one is to read from now on."""
+        """Make the ticker act at once: another process requests a reading, or this process has become the one that reads."""
         self._ticker.demand()
 
     def wake(self) -> None:
-        """Have the ticker's thread see what it waits for."""
+        """Wake the ticker's thread, to check its state."""
         self._ticker.wake()
 
     def hear(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
-        """Take a step that another process of the job has logged."""
+        """Receive a step that another process of the job has logged."""
         self.steps.add(at, time_ns, step, values, source)
 
     def look(self, depth: int) -> None:
-        """Take what other processes have read, where nobody does so at each tick.
+        """Take the readings of other processes, unless they are taken at each tick anyway.
 
         Args:
-            depth: The newest reading alone, all of them, or what other processes have logged too.
+            depth: ``NEWEST``, ``ALL`` or ``STEPS``.
         """
         if self._shared and self.running:
             self._ticker.look(depth)
 
     def peek(self, taken: Taken) -> None:
-        """Show the newest reading. It is remembered with the others, when somebody looks at those."""
+        """Make another process's newest reading the latest one. It is stored only when all readings are taken."""
         if not (self.paused or self.phase == STOPPED or taken.at < max(self._since, self._moment[0])):
             self._show(self._with_extra(_without_dict(taken.snapshot)))
 
@@ -356,40 +365,46 @@ class Run:
             self._warn((status.name, status.status), words, status.name, status.detail)
 
     def _with_extra(self, snapshot: Snapshot) -> Snapshot:
-        """Return a reading with the metrics of the program itself: a new one, as other monitors may have been given the same."""
+        """Return a reading with the metrics of the program itself added."""
+        # A new snapshot: other monitors share the given one.
         found = None if self._extra is None else guarded(self._extra, snapshot).value
         return snapshot.with_metrics(found) if found else snapshot
 
     def follow(self, stream: Stream) -> None:
-        """Hand a loop every snapshot from now on, or the end when there will be none."""
-        self._streams[id(stream)] = ref(stream)  # without a callback, which would swallow Ctrl-C
+        """Pass every snapshot to a stream from now on, or the end if there will be none."""
+        # A weak reference: a loop that is left by break drops its stream, which then costs nothing. Without a callback, which would swallow
+        # a KeyboardInterrupt.
+        self._streams[id(stream)] = ref(stream)
         self._ticker.notice()
         if self.phase in {IDLE, STOPPED}:
             stream.put(None)
 
     def add(self, worker: ExportWorker) -> None:
-        """Deliver to one more from now on."""
+        """Start another exporter."""
         delivery = self._deliveries[worker] = worker.start()
         self._ticker.notice()
-        if not self.running:  # stopped in between
+        if not self.running:  # stopped meanwhile
             delivery.close(self._by, self._hopeless_by)
 
     def remove(self, worker: ExportWorker) -> None:
-        """Deliver to one no more."""
+        """End an exporter without delivering its queue."""
         self._deliveries.pop(worker, None)
         worker.drop()
 
     @property
     def status(self) -> MonitorStatus:
-        """The counts since the start."""
+        """The counters since the start."""
         exporters = tuple(worker.status for worker in self.workers)
         return MonitorStatus(self._interval, self._ticks, self._missed, self._timed_out, exporters)
 
     def leave(self, by: float) -> float:
-        """Ask for the last reading, after which it ends. Exporters have until a moment of ``time.monotonic`` to deliver.
+        """Request the last reading, after which the run ends.
+
+        Args:
+            by: Deadline of the exporters, on ``time.monotonic``.
 
         Returns:
-            Until when that reading is waited for.
+            Deadline of the last reading.
         """
         now = time.monotonic()
         self._by, self._hopeless_by = min(by, self._by), min(by, now + HOPELESS, self._hopeless_by)
@@ -399,7 +414,7 @@ class Run:
         return min(now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._timeout)), self._hopeless_by)
 
     def end(self) -> None:
-        """Take no reading from now on: end what follows, deliver what was logged since the last one, and close the exporters."""
+        """End the run: close windows and streams, deliver the steps logged since the last reading, and close the exporters."""
         self._ticker.drop(self)
         before = self.phase
         self._reached.append(STOPPED)
@@ -407,11 +422,11 @@ class Run:
             self.windows.settle()
             for stream in living(self._streams):
                 stream.put(None)
-            meter = copy.deepcopy(self._meter)  # the ticker's thread may be late with its last reading
+            meter = copy.deepcopy(self._meter)  # the ticker's thread may still change the original, if its last reading is late
             meter.add(self.ring.after(self._metered))
             steps = self.steps.take(meter, everything=True, by=self._hopeless_by)
             known = self.found
-            # On the program's thread, where a last reading that is late may be judged at the same time.
+            # Guarded, because this runs on the program's thread while a late last reading may be evaluated on the ticker's.
             findings = known if self._told is not None else guarded(self.findings.judge_steps, steps).value or known
             windows = self.windows.spans(*self._moment)
             if self.latest is not None and (steps or windows or findings is not known):
@@ -421,16 +436,16 @@ class Run:
         self.left.set()
 
     def join(self) -> None:
-        """Wait until the exporters are closed, or their time is up."""
-        if self._shared:  # others take over, or find nothing that is left behind
+        """Wait until the exporters are closed or their deadline passes."""
+        if self._shared:  # wait until another process can take over, or the shared files are removed
             self._ticker.wait_closed(min(self._hopeless_by - time.monotonic(), LEAVING))
         for worker, delivery in tuple(self._deliveries.items()):
             worker.join(delivery)
-        if not on_exporter_thread():  # else the interpreter's exit has to wait for them
+        if not on_exporter_thread():  # on such a thread nothing was awaited, so the interpreter's exit has to wait
             _running.discard(self)
 
     def _put(self, record: Record) -> None:
-        """Hand a record to the exporters, with what it lacks."""
+        """Add the status and the holders to a record, and queue it for all exporters."""
         tell = self._attribution
         holders = NO_HOLDERS if tell is None else guarded(tell, record.snapshot).value or NO_HOLDERS
         record = record._replace(monitor=self.status, holders=holders)
@@ -439,13 +454,13 @@ class Run:
 
 
 def end_all(runs: Sequence[Run], by: float) -> None:
-    """Stop runs side by side, within one limit. Doing it again, or in two threads at once, changes nothing.
+    """Stop several runs concurrently, with one deadline. Repeated or concurrent calls are harmless.
 
-    Half of the time is for last readings. The exporters of each run have what is left when its own has come.
+    At most half of the time is for the last readings. The exporters of a run get the time that is left after its last reading.
 
     Args:
-        runs: Which.
-        by: The moment of ``time.monotonic`` at which the wait ends.
+        runs: The runs.
+        by: Deadline on ``time.monotonic``.
     """
     waiting = [(run.leave(by), run) for run in runs]
     for until, run in sorted(waiting, key=itemgetter(0)):
@@ -459,35 +474,36 @@ _running: WeakSet[Run] = WeakSet()
 
 
 def _stop_all() -> None:
-    """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
+    """Stop the monitors of this process that are still running when the interpreter exits."""
     runs = [run for run in list(_running) if run.pid == os.getpid()]
     guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)
 
 
 def stop_all_at_exit() -> None:
-    """Have monitors stopped before what was registered until now: at exit a tracker's library ends its run and its service too.
-
-    Called again when an exporter has opened, which may have loaded such a library.
-    """
+    """Register the stop of all monitors at exit, to run before all functions registered so far."""
+    # atexit runs the latest registration first. A tracker's library also ends its run at exit, and an exporter may load it while opening:
+    # so this is called again after each opening.
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)
 
 
 class MonitorClock(SystemClock):
-    """The machine's clock, on which a thread can wait; tests have another."""
+    """The system's clock with a wait. Tests replace it."""
 
     def wait(self, woken: Flag, seconds: float) -> None:
-        """Return when so many seconds have passed on this clock, or the flag is set."""
+        """Wait so many seconds on this clock, or until the flag is set."""
         woken.wait(seconds)
 
 
 class Ticker:
-    """One sampler read at one pace, for as long as it has observers: the runs of monitors, whose methods it calls on its thread.
+    """The thread that reads a sampler at a steady pace and passes the readings to its observers, the runs of monitors.
+
+    The thread runs as long as there are observers, and calls their methods.
 
     Args:
-        make: Makes the sampler; called when the thread starts.
+        make: Function that creates the sampler; called when the thread starts.
         interval: Seconds between two ticks.
-        clock: The clock of the schedule.
+        clock: Clock of the schedule.
     """
 
     def __init__(self, make: Callable[[], Sampler | NodeReader], interval: float, clock: MonitorClock) -> None:
@@ -497,17 +513,17 @@ class Ticker:
         self._woken = Flag()
         self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._observers, self._run)
         self._observers: dict[Run, None] = {}
-        self._joined: set[Run] = set()  # owed a first reading
-        self._leaving: set[Run] = set()  # owed a last one
+        self._joined: set[Run] = set()  # observers that need a first reading
+        self._leaving: set[Run] = set()  # observers that need a last reading
         self._requested = False
-        self._due = 0.0  # when the next tick is
-        self._closed = Flag()  # not while there is a sampler
+        self._due = 0.0  # time of the next tick
+        self._closed = Flag()  # cleared while there is a sampler
         self._closed.set()
         self._node: NodeReader | None = None
-        self._looks: deque[tuple[Flag, int]] = deque()  # who looks, and at what
+        self._looks: deque[tuple[Flag, int]] = deque()  # callers that wait for readings of other processes, with the depth they need
 
     def join(self, observer: Run) -> None:
-        """Call an observer from now on, beginning with a reading that is taken at once."""
+        """Add an observer, and take a first reading for it at once."""
         self._observers[observer] = None
         self._joined.add(observer)
         self._woken.set()
@@ -517,45 +533,45 @@ class Ticker:
             self._end(observer)
 
     def leave(self, observer: Run) -> None:
-        """Take one last reading for an observer, which begins after this call, and end it; at once where none will be taken."""
+        """Take a last reading for an observer, beginning after this call, and then end it. If none will be taken, end it at once."""
         self._leaving.add(observer)
         self._woken.set()
         if self._thread.is_current or not self._thread.alive or observer not in self._observers:
             self._end(observer)
 
     def drop(self, observer: Run) -> None:
-        """Give an observer no reading any more."""
+        """Remove an observer."""
         self._observers.pop(observer, None)
         self._joined.discard(observer)
         self._leaving.discard(observer)
         self._woken.set()
 
     def wait_closed(self, seconds: float) -> None:
-        """Wait until the sampler is closed, at most so long; not while there are observers, nor on the thread that closes it."""
+        """Wait at most so many seconds until the sampler is closed. Do not wait while there are observers, or on the ticker's thread."""
         if not self._observers and not self._thread.is_current:
             self._closed.wait(seconds)
 
     def request(self) -> None:
-        """Have a reading taken soon, besides the ticks."""
+        """Request a reading soon, in addition to the ticks."""
         if self._node is None or self._node.request() or self._ticks(self._node):
             self.demand()
 
     def demand(self) -> None:
-        """Have the thread do at once what there is to do."""
+        """Make the thread act at once."""
         self._requested = True
         self._woken.set()
 
     def wake(self) -> None:
-        """Have the thread see what it waits for."""
+        """Wake the thread, to check its state."""
         self._woken.set()
 
     def notice(self) -> None:
-        """Take note that somebody is to be handed each reading."""
+        """Take note of a new exporter or stream, which needs each reading."""
         if self._node is not None and not self._node.leads:
             self.demand()
 
     def look(self, depth: int) -> None:
-        """Have observers given what other processes have read until now, where nobody is to be handed each reading.
+        """Pass the readings that other processes have taken so far to the observers, unless this happens at each tick anyway.
 
         Args:
             depth: ``NEWEST``, ``ALL`` or ``STEPS``.
@@ -572,7 +588,7 @@ class Ticker:
         guarded(observer.end)
 
     def _run(self) -> None:
-        """Tick until there are no observers."""
+        """Take readings until there are no observers. Runs on the ticker's thread."""
         self._closed.clear()
         made = guarded(self._make)
         failure = made.failure
@@ -588,7 +604,7 @@ class Ticker:
             while self._looks:
                 self._looks.popleft()[0].set()
         self._closed.set()
-        if failure is not None:  # else those that are there now have joined just now
+        if failure is not None:  # otherwise, current observers joined just now and a new thread serves them
             for observer in tuple(self._observers):
                 guarded(observer.fail, failure.detail)
                 self._end(observer)
@@ -596,7 +612,7 @@ class Ticker:
     def _tick(self, sampler: Sampler) -> None:
         clock = self._clock
         while self._observers:
-            # An observer that leaves while a reading is taken is owed another one, which begins after that.
+            # Copied before the reading: an observer that leaves during it needs another one, which begins after its call.
             leaving = self._leaving.copy()
             owed = self._joined | leaving
             self._joined -= owed
@@ -617,7 +633,10 @@ class Ticker:
             self._wait(began, clock.monotonic() - began)
 
     def _share(self, node: NodeReader) -> None:
-        """Read for other processes, or take what another one reads: at ticks if somebody is handed each reading, else when one looks."""
+        """Read for the other processes that share readings, or take the readings of the process that does.
+
+        Their readings are taken at each tick if this process has exporters or streams, otherwise only when a caller asks for them.
+        """
         while self._observers:
             leaving, looks = self._leaving.copy(), [self._looks.popleft() for _ in range(len(self._looks))]
             owed = self._joined | leaving
@@ -657,11 +676,11 @@ class Ticker:
             self._wait(began, time.monotonic() - began if node.leads else 0.0)
 
     def _kept(self) -> float:
-        """Return the seconds for which observers need readings of other processes, until somebody looks."""
+        """Return the seconds for which observers need readings of other processes to be kept."""
         return max([observer.looks for observer in tuple(self._observers)], default=0.0)
 
     def _ticks(self, node: NodeReader) -> bool:
-        """Whether somebody is to be handed each reading, or each message of other processes."""
+        """Return whether this process needs each reading or each message of other processes."""
         return node.channel.heard or any(observer.delivers for observer in tuple(self._observers))
 
     def _hand_out(self, outcome: Outcome[Snapshot], at: float, due: bool, owed: set[Run]) -> None:
@@ -669,7 +688,7 @@ class Ticker:
         if snapshot is not None:
             snapshot = _without_dict(snapshot)
             at = moment_of(snapshot, at, self._clock.monotonic())
-        for observer in tuple(self._observers):  # without those that were dropped meanwhile
+        for observer in tuple(self._observers):  # the current ones: some may have been removed during the reading
             failure = outcome.failure
             if snapshot is not None:
                 failure = guarded(observer.take, snapshot, at, due or observer in owed).failure
@@ -677,14 +696,16 @@ class Ticker:
                 guarded(observer.fail, failure.detail)
 
     def _wait(self, last: float, spent: float) -> None:
-        """Wait until the next tick, or until a reading is requested and enough time has passed since the last; write steps meanwhile.
+        """Wait until the next tick, or until a reading is requested and enough time has passed since the last one.
+
+        Meanwhile, send logged steps to the other processes that share readings.
 
         Args:
-            last: When the last reading began.
-            spent: Seconds that it took.
+            last: Time at which the last reading began.
+            spent: Its duration in seconds.
         """
         while True:
-            self._woken.clear()  # before looking: what comes later sets it again
+            self._woken.clear()  # before checking, so that a later event sets it again
             until = self._due
             if self._leaving or self._joined:
                 until = min(until, last + REQUEST_PAUSE)
@@ -701,15 +722,16 @@ class Ticker:
 
 
 def _without_dict(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot without its dict, several times as large as its numbers: hundreds may wait for an exporter."""
+    """Return a copy of a snapshot without its dict of metrics."""
+    # The dict is several times as large as the numbers, and hundreds of snapshots may wait for an exporter.
     return Snapshot.of(snapshot.header, snapshot.numbers, snapshot.time_ns, snapshot.backends, snapshot.processes)
 
 
-# Held by the monitors that use them, and gone with them. Keyed by the process too: a child of a fork makes its own.
+# Weak values: a ticker exists as long as a monitor uses it. The key contains the process, because a forked child needs a new thread.
 _shared: WeakValueDictionary[tuple[int, Hashable], Ticker] = WeakValueDictionary()
 
 
 def shared_ticker(key: Hashable, make: Callable[[], Ticker]) -> Ticker:
-    """Return the ticker of all monitors of this process that want the same readings at the same pace."""
+    """Return the ticker that all monitors of this process with the same key share."""
     mark = (os.getpid(), key)
     return _shared.get(mark) or _shared.setdefault(mark, make())

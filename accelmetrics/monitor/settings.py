@@ -1,7 +1,7 @@
-"""The options of what watches over time: one table for the commands' flags, environment variables, the configuration file, ``Monitor``.
+"""The options of ``Monitor`` and of commands that watch: one table for flags, environment variables and the configuration file.
 
-What gives an option its value, the first that does: a flag (or an argument of ``Monitor.from_config``), its variable, the table of the
-command in the file, the top of the file, its default. A file is read only when it is named.
+An option gets its value from the first of these that has one: a flag (or an argument of ``Monitor.from_config``), the environment
+variable, the command's table in the file, the top of the file, the default. A file is read only if it is named.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 COMMANDS = ("serve", "record", "watch", "run")
 MONITOR = "monitor"
 TAKERS = (*COMMANDS, MONITOR)
-"""What takes options from a file and the environment; each may have a table of its own in the file."""
+"""Commands, and ``Monitor``, that take options from a file and the environment. Each may have a table in the file."""
 WATCH = ("watch",)
 VIEWS = ("replay", "url", "fleet")
-"""What ``watch`` shows in place of this machine: it is told by a flag, or in the table of ``watch``, and by nothing meant for all."""
+"""Options that make ``watch`` show something other than this machine. Only a flag or the table of ``watch`` may set them, because the
+environment and the top of a file apply to all commands."""
 PREFIX = "ACCELMETRICS_"
 CONFIG = f"{PREFIX}CONFIG"
 OTHER_VARIABLES = {
@@ -40,15 +41,15 @@ OTHER_VARIABLES = {
     f"{PREFIX}AS_NVML": "set for the command of `accelmetrics run --as-nvml`: the folder of its readings; read by nothing else",
     f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
 }
-"""Variables that are no option's."""
+"""Variables that belong to no option."""
 DEFAULT, FILE, ENVIRONMENT, FLAG, ARGUMENT = "default", "file", "environment", "flag", "argument"
 LARGEST_FILE = 1 << 20
-"""Bytes of a configuration file at most: the device /dev/zero has no end."""
+"""Maximum size of a configuration file in bytes. A device like /dev/zero has no end."""
 
 MAX_PID = 2**31 - 1
 JOBS, SUMMARIES = "/run/accelmetrics/jobs", "/run/accelmetrics/summaries"
 SHARED_READINGS = "/run/accelmetrics"
-"""Where the daemon of a machine writes for those that share its readings; only root can make that directory."""
+"""Directory for the daemon of a machine that shares its readings. Only root can create it."""
 KUBELET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -57,21 +58,22 @@ _NUMBER = re.compile(r"-\d+|\d{10,}", re.ASCII)
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", re.ASCII)
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 SHORTEST_HISTORY, LONGEST_HISTORY = 60.0, 7 * 86_400.0
-"""Seconds that the page may keep."""
+"""Shortest and longest history of the page, in seconds."""
+# Kubernetes sets variables with these names for a Service called accelmetrics.
 _SERVICE = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT\w*)", re.ASCII)
-"""Variables that Kubernetes makes of the name of a Service."""
 
 
 class ValueKind(NamedTuple):
-    """What an option's values are.
+    """The kind of an option's values.
 
     Attributes:
-        words: What is accepted.
-        parse: Makes a value of the text of a flag; raises an ``ArgumentTypeError`` that quotes it and says what is accepted.
-        types: Those of its values in a file.
-        collect: For an option that may be given again: makes its value of the pairs or texts that were given.
-        choices: All values, where there are few.
-        example: A value as a file has it; None where the option's ``metavar`` is as good.
+        words: Description of the accepted values.
+        parse: Function that converts a flag's text to a value; raises an ``ArgumentTypeError`` that quotes the text and names the accepted
+            values.
+        types: Types of its values in a file.
+        collect: For an option that may be repeated: function that combines the repeated values.
+        choices: All values, if there are few.
+        example: A value as in a file; None if the option's ``metavar`` serves as an example.
     """
 
     words: str
@@ -82,7 +84,7 @@ class ValueKind(NamedTuple):
     example: Any = None
 
     def of_variable(self, text: str) -> Any:
-        """Return the value that an environment variable holds; several items are separated by spaces, quoted as in a shell."""
+        """Return the value of an environment variable. Several items are separated by spaces and quoted as in a shell."""
         if self.collect is None:
             return self.parse(text)
         import shlex
@@ -90,10 +92,10 @@ class ValueKind(NamedTuple):
         try:
             return self.collect([self.parse(word) for word in shlex.split(text)])
         except ValueError as error:
-            raise ArgumentTypeError(f"it cannot be split into words: {error}") from None  # it may hold a password
+            raise ArgumentTypeError(f"it cannot be split into words: {error}") from None  # no text in the message: it may be a password
 
     def of_file(self, value: Any) -> Any:
-        """Return the value that a file's value stands for."""
+        """Return the value of an option for a value in a file."""
         if type(value) not in self.types:
             raise ArgumentTypeError(f"{value!r} must be {self.words}")
         if isinstance(value, bool):
@@ -110,7 +112,7 @@ class ValueKind(NamedTuple):
 
 
 def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> ValueKind:
-    """Make the kind of numbers that an option allows."""
+    """Return the kind of numbers that ``allowed`` accepts."""
 
     def parse(text: str) -> float:
         try:
@@ -125,7 +127,7 @@ def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], 
 
 
 def _parse(words: str, values: Mapping[str, Any], text: str) -> Any:
-    """Return the value of one of a few words."""
+    """Return the value of a word from a table."""
     if text not in values:
         raise ArgumentTypeError(f"{text!r} must be {words}")
     return values[text]
@@ -137,7 +139,7 @@ def _choice(*choices: str) -> ValueKind:
 
 
 def _switch(*others: str) -> ValueKind:
-    """Make the kind of true and false, in any case, and of other words beside them."""
+    """Return the kind of true and false, in upper or lower case, and of further words."""
     words = " or ".join(("true", "false", *others))
     values = {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False), **{word: word for word in others}}
 
@@ -208,17 +210,17 @@ paths = ValueKind("a list of paths", _path, (list, str), list)
 
 
 class Option(NamedTuple):
-    """One option.
+    """An option of ``Monitor`` or of commands that watch.
 
     Attributes:
-        name: In a file, of ``Monitor``, and in capitals of its variable; the flag has it too, in the singular where it may be given again.
-        kind: What its values are.
-        meaning: What it does, in the words of the help.
-        default: Its value where nothing gives it one.
-        metavar: What stands for the value in the help.
-        takers: Which of ``TAKERS`` take it.
-        flag: Its flag, where that is not its name.
-        usual: The default in words, where the value does not say it.
+        name: Name in a file and of the argument of ``Monitor``; in capitals, of the environment variable. The flag is derived from it.
+        kind: Kind of its values.
+        meaning: Help text.
+        default: Default value.
+        metavar: Placeholder of the value in the help.
+        takers: The entries of ``TAKERS`` that take it.
+        flag: The flag, if it differs from the name, for example the singular of an option that may be repeated.
+        usual: The default in words, if the value does not describe it.
     """
 
     name: str
@@ -232,27 +234,27 @@ class Option(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable; empty where it has none."""
+        """Its environment variable; empty if it has none."""
         return PREFIX + self.name.upper() if self.is_shared else ""
 
     @property
     def is_shared(self) -> bool:
-        """Whether the environment and the top of a file give it to any command."""
+        """Whether the environment and the top of a file may set it."""
         return self.name not in VIEWS
 
     @property
     def long_flag(self) -> str:
-        """Its flag; empty where no command takes it."""
+        """Its flag; empty if no command takes it."""
         return "" if self.takers == (MONITOR,) else self.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def example(self) -> Any:
-        """A value to show, as a file has it: the default, if that is one."""
+        """An example value as in a file: the default, if there is one."""
         return self.default if self.default not in (None, [], {}) else self.kind.example or self.metavar
 
     @property
     def default_words(self) -> str:
-        """The default, in words; empty where it is none, or nothing."""
+        """The default in words; empty if there is none or it is an empty value."""
         if self.usual or self.default in (None, False, [], {}):
             return self.usual
         if isinstance(self.default, list):
@@ -261,7 +263,7 @@ class Option(NamedTuple):
 
 
 NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
-"""``run`` knows which process it watches."""
+"""All except ``run``, which watches the process of its command."""
 SERVE, RECORD = ("serve",), ("record",)
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
 NOTIFY = "where messages about findings go, again for more: https://… by a JSON POST, ntfy://… by apprise (docs/findings.md#messages)"
@@ -404,12 +406,18 @@ OPTIONS = {option.name: option for options in TABLE.values() for option in optio
 
 
 def taken_by(taker: str) -> list[Option]:
-    """Return the options that a command or the monitor takes."""
+    """Return the options of a command or of ``Monitor``."""
     return [option for option in OPTIONS.values() if taker in option.takers]
 
 
 class Setting(NamedTuple):
-    """The value that an option has, and what gave it: ``default``, ``file``, ``environment``, ``flag`` or ``argument``, and where there."""
+    """The value of an option, and its source.
+
+    Attributes:
+        value: The value.
+        source: ``default``, ``file``, ``environment``, ``flag`` or ``argument``.
+        where: Name of the key, variable, flag or argument.
+    """
 
     value: Any
     source: str = DEFAULT
@@ -417,15 +425,15 @@ class Setting(NamedTuple):
 
 
 ConfigFile = Mapping[str, Mapping[str, Setting]]
-"""A configuration file that was read and checked: settings by table, the top of the file under an empty name."""
+"""A parsed and checked configuration file: settings by table. The top of the file has an empty name."""
 
 
 def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
-    """Read a configuration file and check all of it: the one that is named, else the environment's, else none, which says nothing.
+    """Read a configuration file and check all of it. Without a path and ``ACCELMETRICS_CONFIG``, the result is empty.
 
     Raises:
-        InvalidOptionError: It cannot be read, is no TOML, or has a value that cannot be used.
-        UnknownNameError: It has a key that no option has.
+        InvalidOptionError: The file cannot be read, is not TOML, or has an invalid value.
+        UnknownNameError: The file has a key of no option.
         MissingDependencyError: Python 3.10 needs a package to read TOML.
     """
     path = os.environ.get(CONFIG, "") if path is None else os.fspath(path)
@@ -433,7 +441,7 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
         return {}
     toml = require("tomllib" if sys.version_info >= (3, 11) else "tomli", "config")
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - standard input and its like are files too
+        with open(path, "rb") as file:  # noqa: PTH123 - open() also accepts paths like /dev/stdin
             data = file.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
             raise InvalidOptionError(f"the configuration file {path} has more than {LARGEST_FILE >> 20} MiB")
@@ -448,7 +456,7 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
 
 
 def _settings(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of one table."""
+    """Yield the settings of a table by name."""
     place = f"[{table}] of {path}" if table else path
     known = [name for name, option in OPTIONS.items() if (table in option.takers if table else option.is_shared)]
     for key, value in content.items():
@@ -467,17 +475,17 @@ def _settings(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tup
 
 
 def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, file: ConfigFile, source: str = FLAG) -> dict[str, Setting]:
-    """Return the setting of each option, by name.
+    """Return the setting of each option by name.
 
     Args:
-        options: Those that are wanted.
-        given: Values that stand above the environment's and the file's.
-        taker: What takes them; other commands than ``COMMANDS`` have flags and defaults alone.
+        options: The options.
+        given: Values that take precedence over the environment and the file.
+        taker: The command, or ``monitor``. Commands that are not in ``COMMANDS`` have only flags and defaults.
         file: The configuration file.
-        source: What gave the values: flags or arguments.
+        source: Source of the given values: flags or arguments.
 
     Raises:
-        InvalidOptionError: A variable has a value that cannot be used.
+        InvalidOptionError: A variable has an invalid value.
     """
     found = {}
     for option in options:
@@ -485,13 +493,14 @@ def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, fil
         tables = [file.get(taker, {}), file.get("", {}) if option.is_shared else {}]
         if name in given:
             found[name] = Setting(given[name], source, option.long_flag if source == FLAG else name)
-        elif taker in TAKERS and words:  # an empty variable says nothing
+        elif taker in TAKERS and words:  # an empty variable counts as not set
             try:
                 found[name] = Setting(option.kind.of_variable(words), ENVIRONMENT, option.variable)
             except ArgumentTypeError as error:
                 raise InvalidOptionError(f"the environment variable {option.variable}: {error}") from None
         else:
             found[name] = next((table[name] for table in tables if name in table), Setting(option.default))
+    # A given timeout also limits the opening of sources, unless that has a setting too.
     timeout = found.get("timeout", Setting(None))
     if timeout.source != DEFAULT and found.get("open_timeout", Setting(None)).source == DEFAULT:
         found["open_timeout"] = timeout
@@ -499,6 +508,6 @@ def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, fil
 
 
 def unread_variables() -> list[str]:
-    """Return the variables of the environment that begin like ours and that nothing reads; not those of Kubernetes."""
+    """Return the environment variables with our prefix that nothing reads, except the ones that Kubernetes sets."""
     known = {*OTHER_VARIABLES, *(option.variable for option in OPTIONS.values())}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known and not _SERVICE.fullmatch(name))

@@ -1,8 +1,8 @@
-"""The program's steps: taken from any thread, given out with the next reading, with rates and the work that they did per joule.
+"""Logged steps: accepted from any thread, and returned with the next reading, with rates and work per joule.
 
-Numbers of frameworks are noted without waiting for the device that computes them, and converted on another thread. No framework is
-imported: what is not loaded cannot have made a value. What may change afterwards is copied where it is noted: PyTorch's tensors on the
-stream that the program uses, so that a later step of that stream does not change the copy. JAX's arrays never change.
+Logging a framework's tensor does not wait for the device that computes it; another thread converts it later. No framework is imported,
+because a framework that is not loaded cannot have created a value. Values that may change later are copied when they are logged: PyTorch's
+tensors on the program's stream, so that later operations on the stream do not change the copy. JAX's arrays never change.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ from accelmetrics.schemas.statistics import Meter
 from accelmetrics.schemas.text import kind_of
 
 PENDING = 20_000
-"""Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
+"""Maximum number of steps that wait for the next tick; the oldest are dropped. A step takes a few hundred bytes."""
 MOST_PROCESSES = 4096
-"""Processes of a job whose steps are kept."""
+"""Maximum number of processes of a job with stored steps."""
 KEPT_STEPS = 100
-"""Steps that are still known after they were given out."""
+"""Number of steps that remain available after they were returned."""
 STILL_RUNS, LATE, HEARD = 10, 3, 3.0
-"""For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings. Steps
-of other processes are heard so many seconds after they were logged."""
+"""How long a process without new steps still counts as working: multiples of its step, at least multiples of the time between readings, and
+additional seconds for other processes, whose steps arrive later."""
 LONGEST_PACE = 60.0
-"""Seconds between two readings that count there."""
+"""Maximum number of seconds between two readings in that calculation."""
 NOT_FINITE = "nonFinite"
-"""The name under which numbers that are not finite are counted."""
+"""Name of the count of non-finite numbers."""
 SETTLING = 1.0
-"""Seconds that the end waits for tensors that are still computed."""
+"""Maximum number of seconds that the end waits for tensors that are still being computed."""
 IDLE = 60.0
-"""Seconds for which the thread that converts tensors waits for the next one."""
+"""Seconds without tensors after which the converting thread ends."""
 FIRST_LOOK, LONGEST_PAUSE = 0.0005, 0.02
-"""Seconds between two looks at whether a device is done: at first, and at most."""
+"""First and longest pause between two checks whether a device has finished, in seconds."""
 LARGEST_STEP = 2**63
-"""What readers of files and databases take."""
+"""Steps are 64-bit integers, the largest that readers of files and databases accept."""
 LARGEST = 1.7e308
 Pending = Callable[[], "float | None"]
-"""Gives a number that a device computes; None while it is not there yet, as far as that can be told without waiting."""
+"""Function that returns a number computed by a device; None while it is not finished, if this can be checked without waiting."""
 
 EXCHANGE_CAPTURE_MODE = {
     "libcuda.so.1": "cuThreadExchangeStreamCaptureMode",
     "libamdhip64.so": "hipThreadExchangeStreamCaptureMode",
 }
-"""By library, what sets how a thread's calls count while graphs are captured."""
+"""Function by library that sets the mode of a thread's calls while other threads capture graphs."""
 RELAXED = 2
-"""The mode in which they disturb none."""
+"""The mode in which these calls do not invalidate a capture."""
 _this_thread = threading.local()
 
 
 Tell = Callable[[float, int, int | None, Mapping[str, float]], object]
-"""Takes a step: when on the monitor's clock and in nanoseconds since 1970, the program's own number of it, its numbers by name."""
+"""Function that receives a step: its time on the monitor's clock and in nanoseconds since 1970, its number, and its values by name."""
 
 
 class _Logged:
-    """What one process logged at one moment, on its way.
+    """A logged step before it is returned.
 
     Attributes:
-        at: When, on the monitor's clock.
-        time_ns: When, in nanoseconds since 1970.
-        step: The program's own step.
-        values: Its numbers; the thread that converts tensors puts theirs in.
-        whole: Set when no value is a tensor any more; None where none was.
+        at: Time on the monitor's clock.
+        time_ns: Time in nanoseconds since 1970.
+        step: The program's step.
+        values: Its numbers. The converting thread replaces tensors with numbers.
+        whole: Set when all tensors are converted; None if there was none.
     """
 
     __slots__ = ("at", "step", "time_ns", "values", "whole")
@@ -95,10 +95,10 @@ class _Process:
 
     Attributes:
         source: The process.
-        pending: Those that wait to be given out.
-        last: The last one that was given out, and the energy until then.
-        rates: By kind of work, what it did in a second when it last said so.
-        until: Until when those rates are taken to hold: it may have ended.
+        pending: Steps that have not been returned yet.
+        last: The last returned step, and the energy up to it.
+        rates: Work per second in the last step, by kind of work.
+        until: Time until which these rates are assumed; later the process counts as ended.
     """
 
     def __init__(self, source: StepSource) -> None:
@@ -110,15 +110,15 @@ class _Process:
 
 
 class StepLog:
-    """Takes what the processes of a job log, from any thread and from signal handlers, and gives it out with the next reading.
+    """Collects the steps that the processes of a job log, from any thread and from signal handlers, until the next reading.
 
     Args:
-        source: The process that it is in.
-        tell: Called with each step that this process logs, once its numbers are known: for the other processes of its job.
+        source: This process.
+        tell: Function that is called with each step of this process when its numbers are known, to send it to the job's other processes.
 
     Attributes:
-        given: The last steps that were given out.
-        work: What those that were ever given out come to.
+        given: The last returned steps.
+        work: Total work of all returned steps.
     """
 
     def __init__(self, source: StepSource = (None, ""), tell: Tell | None = None) -> None:
@@ -138,24 +138,25 @@ class StepLog:
         self._converter = OnDemandThread("accelmetrics-steps", lambda: self._unconverted, self._convert)
 
     def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None) -> None:
-        """Note numbers. Never waits, neither for a device, and raises nothing.
+        """Add a step. Never raises, and never waits, not even for a device.
 
-        What is no number is left out and told once. Numbers that are not finite are kept, told once and counted: from the first on each
-        step has their count so far as ``nonFinite``. Tensors are converted on a thread of ours; the step is given out after that.
+        A value that is no number is left out, with a warning the first time. Non-finite numbers are kept and counted, with a warning the
+        first time; every later step contains the count as ``nonFinite``. Tensors are converted on another thread, and the step is returned
+        after that.
 
         Args:
-            at: When, on the monitor's clock.
-            time_ns: When, in nanoseconds since 1970.
-            step: The program's own step.
+            at: Time on the monitor's clock.
+            time_ns: Time in nanoseconds since 1970.
+            step: The program's step.
             values: Its numbers by name.
-            source: The process of the job that logged it, which has converted and counted itself; this one when left out.
+            source: Process of the job that logged the step, which has already converted and counted its numbers; by default this process.
         """
         numbers: dict[str, Any] = {}
         whole: Flag | None = None
         for name, value in values.items():
             found: Any = value
             if type(value) is float or type(value) is int:
-                if not -LARGEST <= value <= LARGEST and source is None:  # NaN is in no order
+                if not -LARGEST <= value <= LARGEST and source is None:  # "not <=" instead of ">", so that NaN is included
                     found = self._number(name, value)
             elif value is not None:
                 found = self._noted(name, value)
@@ -165,7 +166,7 @@ class StepLog:
                 numbers[name] = found
         process = self._own
         if source == process.source:
-            return  # of another process that is told apart by nothing
+            return  # another process with the same rank and node: its steps could not be distinguished from this process's
         if source is None:
             if self._not_finite:
                 numbers.setdefault(NOT_FINITE, self._not_finite)
@@ -189,12 +190,13 @@ class StepLog:
             self._ending = False
             self._woken.set()
             self._converter.start()
-        process.pending.append(logged)  # at last: a step that Ctrl-C left without a thread to convert it would hold up all later ones
+        # After starting the thread: a step without a converting thread, because Ctrl-C came between, would block all later ones.
+        process.pending.append(logged)
         if whole is None and source is None and self._tell is not None:
             self._tell(at, time_ns, step, numbers)
 
     def first(self, *given: object) -> object:
-        """Return the first of what was given as a step; that there is more is told once."""
+        """Return the first of several steps in a wrong call. A warning is logged once."""
         found = [one for one in given if one is not None]
         if len(found) > 1:
             self._warn("steps", "monitor.log takes one step and names (`log(7, loss=loss)`): %d more were left out", len(found) - 1)
@@ -202,12 +204,12 @@ class StepLog:
 
     @property
     def waiting(self) -> bool:
-        """Whether steps wait to be given out."""
+        """Whether there are steps that have not been returned."""
         return any(process.pending for process in tuple(self._processes.values()))
 
     @property
     def many(self) -> bool:
-        """Whether so many steps wait that some would be lost."""
+        """Whether so many steps wait that some will soon be dropped."""
         return any(len(process.pending) > PENDING // 4 for process in tuple(self._processes.values()))
 
     @property
@@ -216,13 +218,13 @@ class StepLog:
         return bool(self.given) or self.waiting
 
     def take(self, meter: Meter, everything: bool = False, by: float = float("inf")) -> tuple[Step, ...]:
-        """Return what was logged up to the last reading of the devices' energy, in the order of its time; all of it at the end.
+        """Return the steps up to the last reading of the devices' energy, ordered by time, with derived numbers.
 
         Args:
             meter: The energy of all selected devices.
-            everything: Whether steps whose energy is not known yet are given out too. Tensors that are still computed are waited for,
-                a second at most.
-            by: The moment of ``time.monotonic`` until which they are waited for in any case.
+            everything: Whether to return all steps, including later ones, whose energy is not known yet. Then this waits for tensors that
+                are still being computed, at most a second.
+            by: Deadline of that wait, on ``time.monotonic``.
         """
         self._pace = min(meter.pace, LONGEST_PACE)
         if everything:
@@ -233,7 +235,7 @@ class StepLog:
             self._ending = True
             self._woken.set()
         found: list[tuple[_Logged, _Process]] = []
-        with self._taking:  # nothing in here waits
+        with self._taking:  # nothing in this block waits
             for process in tuple(self._processes.values()):
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
@@ -246,11 +248,11 @@ class StepLog:
         return steps
 
     def _completed(self, process: _Process, logged: _Logged, meter: Meter) -> Step:
-        """Return a step with what follows from it and the one before of the same process."""
+        """Return a step with the numbers that follow from it and from the process's previous step."""
         joules, before = meter.at(logged.at), process.last
         process.last = (logged, joules)
         values = logged.values
-        if not self._is_whole(logged):  # given out without them: the device may never answer
+        if not self._is_whole(logged):  # at the end, tensors without a result are left out: the device may never finish
             values = {name: value for name, value in values.copy().items() if not callable(value)}
         derived: dict[str, float] = {}
         if before is not None and logged.at > before[0].at:
@@ -260,14 +262,14 @@ class StepLog:
             advanced = step - step_before if step is not None and step_before is not None else 1
             if advanced > 0:
                 derived["step_seconds"] = seconds / advanced
-            # Those of other processes come with a later reading.
+            # Steps of other processes arrive with a later reading.
             process.until = max(logged.at, meter.latest) + max(STILL_RUNS * seconds, LATE * self._pace)
             process.until += HEARD if process is not self._own else 0.0
             process.rates = {name: values[name] / seconds for name in WORK if name in values and isfinite(values[name])}
             for name, rate in process.rates.items():
                 derived[f"{name}_per_second"] = rate
                 if used > 0:
-                    # The devices' energy is that of all processes together: so is their work.
+                    # The energy of the devices is used by all processes, so their work is added up too.
                     rates = [one.rates.get(name, 0.0) for one in tuple(self._processes.values()) if logged.at <= one.until]
                     per_joule = sum(rates) * seconds / used
                     derived[f"{name}_per_joule"] = per_joule
@@ -280,9 +282,9 @@ class StepLog:
         return logged.whole is None or logged.whole.is_set()
 
     def _convert(self) -> None:
-        """Convert tensors in the order in which they were logged, on a thread of its own; ends where there are none for a while."""
+        """Convert tensors in the order in which they were logged. Runs on a separate thread, which ends after a while without tensors."""
         while True:
-            self._woken.clear()  # before looking: what comes later sets it again
+            self._woken.clear()  # before checking, so that a later event sets it again
             try:
                 logged = self._unconverted.popleft()
             except IndexError:
@@ -304,7 +306,7 @@ class StepLog:
                 self._tell(logged.at, logged.time_ns, logged.step, logged.values)
 
     def _converted(self, name: str, value: Pending) -> float | None:
-        """Convert one, when the device has computed it; None where it does not before the end."""
+        """Wait until the device has computed a value and return it; None if it fails or does not finish before the end."""
         pause = FIRST_LOOK
         while True:
             outcome = guarded(value)
@@ -319,7 +321,7 @@ class StepLog:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _number(self, name: str, value: float) -> float | None:
-        """Return a number, counted where it is not finite; None for a whole one that no float holds."""
+        """Return a number, and count it if it is not finite; None for an integer beyond the range of floats."""
         if type(value) is int:
             if abs(value) <= LARGEST:
                 return value
@@ -332,8 +334,8 @@ class StepLog:
         return value
 
     def _noted(self, name: str, value: object) -> float | Pending | None:
-        """Return a number, or what gives it later; None for what is none."""
-        outcome = guarded(noted, value)  # a tensor of several numbers, or of another package, may raise anything
+        """Return a number, or a function that returns it later; None if the value is no number."""
+        outcome = guarded(noted, value)  # a tensor with several numbers, or one of an unknown package, may raise any exception
         if outcome.failure is not None:
             self._refuse(name, kind_of(value), outcome.failure.detail)
         return self._number(name, outcome.value) if isinstance(outcome.value, float) else outcome.value
@@ -343,21 +345,22 @@ class StepLog:
 
 
 def _whole_number(value: Any) -> int:
-    """Return a value that is a whole number, as one of Python's own: those of classes made from it may raise when they are compared."""
+    """Return a whole number as an ``int``."""
+    # __index__ of int itself: an instance of a subclass may raise when it is compared.
     return int.__index__(operator.index(value))
 
 
 def noted(value: object) -> float | Pending:
-    """Return a value that is one number: at once if the host has it, else what gives it later.
+    """Return the number in a value, or a function that returns it later if a device still computes it.
 
     Raises:
-        TypeError: It has several elements, or is of ranks that have not been reduced.
-        Exception: Whatever a framework raises.
+        TypeError: The value has several elements, or is distributed over ranks and not reduced.
+        Exception: Any error of a framework.
     """
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is not None and isinstance(value, tensor):
         return _of_torch(value)
-    if isinstance(value, (str, bytes, bytearray)):  # float() would read "3.5", and quote a text of any length
+    if isinstance(value, (str, bytes, bytearray)):  # float() would accept "3.5", and quote a text of any length in its error
         raise TypeError("a text")
     if not hasattr(value, "shape"):
         return float(cast("SupportsFloat", value))
@@ -369,24 +372,22 @@ def noted(value: object) -> float | Pending:
         host: Any = value
         _single(host.size)
         return float(host.item())
-    return lambda: float(cast("SupportsFloat", value))  # of TensorFlow and others, whose tensors do not change
+    return lambda: float(cast("SupportsFloat", value))  # TensorFlow and others: their tensors are immutable, so no copy is needed
 
 
 def _of_jax(array: Any) -> Pending:
-    """Take the part of an array that this process holds, as an object of its own.
-
-    The program may give the array itself to a computation that reuses its memory. Asking that one whether it is ready ends the
-    process (jax 0.10); this one raises.
-    """
+    """Return a function for the value of an array. It reads this process's part as a separate object."""
     _single(array.size)
     if not array.is_fully_replicated:
         raise TypeError("an array that is not replicated")
+    # The program may donate the array to a computation that reuses its memory. In jax 0.10, is_ready() of a donated array ends the process;
+    # is_ready() of a separate object for the same data raises an exception.
     own = array.addressable_data(0)
     return lambda: float(own.item()) if own.is_ready() else None
 
 
 def _of_torch(tensor: Any) -> float | Pending:
-    """Copy a tensor on the stream that the program uses; the events of CUDA, ROCm and XPU tell when that is done."""
+    """Copy a tensor on the program's stream, and return a function that fetches the copy when an event of CUDA, ROCm or XPU reports it."""
     _single(tensor.numel())
     placements = getattr(tensor, "placements", None)
     if placements is not None:  # a DTensor: converting one that is not reduced is a collective
@@ -409,19 +410,20 @@ def _of_torch(tensor: Any) -> float | Pending:
         _let_others_capture()
         if not event.query():
             return None
-        with device.stream(device.Stream(copy.device)):  # on the program's stream it would wait for what is queued there
+        with device.stream(device.Stream(copy.device)):  # the program's stream would wait for all operations queued on it
             return float(copy.item())
 
     return fetch
 
 
 def _let_others_capture() -> None:
-    """Have calls of this thread not end the capture of a graph in another thread, as an event's query would otherwise do."""
+    """Set a mode in which calls of this thread do not invalidate the capture of a graph in another thread."""
+    # In the default mode, querying an event would invalidate it. The mode is a property of the thread, so it is set once per thread.
     if not getattr(_this_thread, "relaxed", False):
         _this_thread.relaxed = True
         for library, function in EXCHANGE_CAPTURE_MODE.items():
             with suppress(OSError, AttributeError):
-                found = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only what the framework has loaded
+                found = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only a library that the framework has loaded
                 getattr(found, function)(ctypes.byref(ctypes.c_int(RELAXED)))
 
 

@@ -1,11 +1,11 @@
-"""A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
+"""Windows: parts of the program (an epoch, a step, an evaluation) with statistics of the hardware during them.
 
-The statistics of a window are computed from the monitor's ring of rows when they are asked for, and before rows leave the ring: many
-at a time, into statistics of bounded size, so that a window may last a second or a month. The moments at which one begins and ends are
-read besides the monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
+The statistics are computed from the monitor's ring of rows when they are requested, and before rows leave the ring. They have a bounded
+size, so a window may last a second or a month. Additional readings are taken in the background when a window begins and ends, so that
+short windows have readings too and energy is exact.
 
-That thread never waits for the program, which may hold the windows' lock and be interrupted there by a signal handler that waits
-for the thread. Results are made from a copy, so that Ctrl-C in the middle leaves nothing half made.
+The monitor's thread never waits for the windows' lock: the program may hold the lock while a signal handler interrupts it and waits for
+that thread. Results are computed on a copy, so that Ctrl-C leaves no inconsistent state.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING = 256
-"""Rows that an open window leaves in the ring at most; more while the program is looking at results."""
+"""Number of unread rows in the ring from which the monitor's thread aggregates them, unless the program holds the lock."""
 ENERGY = (f".{COUNTER}", f".{DRAW}")
-"""How the keys end that energy is computed from."""
+"""Suffixes of the keys that energy is computed from."""
 PATIENCE = 2.0
-"""Seconds that results wait for the reading that closes the window: a driver may hang."""
+"""Maximum number of seconds that results wait for the reading that closes the window, because a driver may hang."""
 FINAL = object()
 """Marks results that do not change any more."""
 UNTOLD = 1000
-"""Windows that have ended and wait for the next record, which says so; the oldest go."""
+"""Maximum number of ended windows that wait for the next record to report them; the oldest are dropped."""
 KEPT_WINDOWS = 32
-"""Windows that have ended and are still known; one of a day on eight GPUs takes up to a mebibyte or two."""
+"""Number of ended windows that are kept. A window of a day on eight GPUs takes one or two mebibytes."""
 
 
 class Windows:
-    """The open and the last ended windows of one monitor. Outlives the monitor's stops and starts, as windows may.
+    """The open windows and the last ended windows of a monitor. It persists when the monitor stops and starts, as windows may.
 
-    The program begins and ends windows without a lock, each step being one call in C: it is interrupted anywhere, and the
-    monitor's thread, which tells of new rows, must not wait. What is folded has a lock, which that thread only ever tries.
+    The program begins and ends windows without a lock, in single calls in C, because it may be interrupted anywhere and the monitor's
+    thread must not wait. The aggregates have a lock, which the monitor's thread only tries to acquire.
 
     Args:
-        ring: Where the readings are.
-        now: Seconds on the monitor's clock.
-        request: Has the monitor take a reading soon; whether one will come.
-        look: Brings the ring up to now, where nobody does so at every tick.
+        ring: The monitor's readings.
+        now: Function that returns the time on the monitor's clock, in seconds.
+        request: Function that requests a reading soon and returns whether one will come.
+        look: Function that adds the readings of other processes to the ring, unless this happens at every tick anyway.
 
     Attributes:
-        ring: Where the readings are.
-        past: The last ones that have ended, in the order of their ends.
-        silent: Whether a window waited for its last reading in vain, and none has come since.
+        ring: The monitor's readings.
+        past: The last ended windows, in the order of their ends.
+        silent: Whether a window waited in vain for its last reading, and no reading has come since.
     """
 
     def __init__(self, ring: Ring, now: Callable[[], float], request: Callable[[], bool], look: Callable[[], object] = int) -> None:
@@ -74,21 +74,21 @@ class Windows:
         self.look = look
         self._request = request
         self.silent = False
-        # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
+        # Weak references: a window that the program has lost, for example by Ctrl-C while it began, is never ended.
         self._open: dict[int, ref[Window]] = {}
-        self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of those that no record has told
+        self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of windows for the next record
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
-        self._locks: dict[int, threading.RLock] = {}  # by process: in the child of a fork the thread that held it is not there
-        self._judge, self._judged = CounterJudge(), 0  # and the number of the last row that it was given
+        self._locks: dict[int, threading.RLock] = {}  # by process: in a forked child, the thread that held the lock does not exist
+        self._judge, self._judged = CounterJudge(), 0  # the judge, and the number of the last row that it has seen
 
     @property
     def lock(self) -> threading.RLock:
-        """The lock of what is folded, in this process."""
+        """The lock of the aggregates, in this process."""
         pid = os.getpid()
         return self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())
 
     def doubts(self) -> Mapping[str, str]:
-        """Return by device key why its counter is not believed, by the readings since the last call too. The lock must be held."""
+        """Return the reason by device key why its energy counter is implausible, up to the last reading. The lock must be held."""
         rows = self.ring.after(self._judged)
         if rows:
             self._judged = rows[-1].number
@@ -101,12 +101,12 @@ class Windows:
         return bool(living(self._open))
 
     def admit(self, window: Window) -> None:
-        """Hand a window readings from now on, beginning with one that is taken at once."""
-        self._open[id(window)] = ref(window)  # without a callback, which would swallow Ctrl-C
+        """Add an open window, and request a reading for its beginning."""
+        self._open[id(window)] = ref(window)  # without a callback, which would swallow a KeyboardInterrupt
         self._request()
 
     def dismiss(self, window: Window) -> None:
-        """Take one more reading for a window that has ended, or close it where none will come."""
+        """Request a last reading for a window that has ended, or close it if none will come."""
         expected = not self.silent and self._request()
         if window.name:
             self._ended.append((window.name, window.end_moment - window.duration, window.end_moment))
@@ -115,7 +115,7 @@ class Windows:
             self._close(window)
 
     def note(self, row: Row) -> int:
-        """Take note of a row that the ring has: close the windows that it ends, and fold what others have left in the ring for long.
+        """Process a new row of the ring: close the windows that it ends, and aggregate rows of open windows if there are many.
 
         Returns:
             The number of the last row that no window needs any more.
@@ -136,11 +136,11 @@ class Windows:
         return unread
 
     def spans(self, at: float, time_ns: int) -> tuple[WindowSpan, ...]:
-        """Return the windows with a name that ended since the last call, and those that began and are open, each once.
+        """Return the named windows that ended or began since the last call.
 
         Args:
-            at: The moment on the monitor's clock.
-            time_ns: The same in nanoseconds since 1970.
+            at: Time of the reading on the monitor's clock.
+            time_ns: The same time in nanoseconds since 1970.
         """
         found: list[tuple[str, float, float | None]] = []
         while self._ended:
@@ -158,7 +158,7 @@ class Windows:
         return tuple(WindowSpan(name, moment(begin), None if end is None else moment(end)) for name, begin, end in found)
 
     def settle(self) -> None:
-        """Close the windows that have ended: no reading will come for a while. Open ones go on when one comes."""
+        """Close the windows that have ended, because no reading will come for a while. Open windows continue with the next reading."""
         for window in living(self._open):
             if window.ended:
                 self._close(window)
@@ -170,33 +170,33 @@ class Windows:
 
 
 def living(known: dict[int, ref[T]]) -> list[T]:
-    """Return what the program still holds of objects that are known weakly, by number; the others are forgotten."""
+    """Return the objects of weak references that still exist, and remove the dead references from the dict."""
     if not known:
         return []
     for number, one in list(known.items()):
-        if one() is None and known.get(number) is one:  # else another object has the number by now
+        if one() is None and known.get(number) is one:  # a new object may have got the same id meanwhile
             known.pop(number, None)
     return [found for one in list(known.values()) if (found := one()) is not None]
 
 
 class Window:
-    """Made by ``Monitor.window``: a context manager, a decorator, or begun and ended by hand.
+    """A part of the program that is measured. ``Monitor.window`` creates it.
 
-    Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it; they are
-    computed once and kept. While it is open they tell what has been up to the last reading. As a decorator it is a new window
-    at every call. Keep it until it ends: one that the program has dropped is measured no further.
+    It is a context manager, a decorator, or used with ``begin`` and ``end``. As a decorator it creates a new window at every call.
 
-    While the monitor is stopped or paused a window gets no readings; it goes on with those that come after that.
+    The first access to results after the end waits at most two seconds for the reading that closes the window; then results are final.
+    While the window is open, results cover the time up to the last reading. Keep a reference until the end: a window without one is no
+    longer measured. While the monitor is stopped or paused, a window gets no readings; it continues with later ones.
 
     Attributes:
-        name: What it was called.
-        end_moment: When it ended, on the monitor's clock; infinite until then.
+        name: Name of the window.
+        end_moment: Time of its end on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
-        read: The number of the last row that it has folded, or that came before it.
-        told: Whether a record has said that it is open.
+        read: Number of the last row that it has aggregated, or of the last row before it.
+        told: Whether a record has reported that it is open.
     """
 
-    _trailing = False  # whether a reading stands for the time since the one before, and not until the next one
+    _trailing = False  # whether a reading is valid for the time since the previous one, instead of until the next one
 
     def __init__(self, owner: Windows, name: str) -> None:
         self.name = name
@@ -206,18 +206,18 @@ class Window:
         self.closed = Flag()
         self.told = False
         self._before: Sequence[Row] = ()  # the last readings before it
-        self._rows: list[Row] | None = None  # of a window that is closed: those that are not folded
+        self._rows: list[Row] | None = None  # after closing: the rows that are not aggregated yet
         self.read = 0
         self._folded: WindowAggregator | None = None
         self._pid = os.getpid()
-        # What results were made from: the last row's number then, or FINAL; the statistics; and the results, by what computes them.
+        # Cached results: the number of their last row, or FINAL; the statistics; and the results by the function that computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
 
     def begin(self) -> Self:
-        """Begin. A window begins once.
+        """Begin the window. This is possible only once.
 
         Raises:
-            InvalidOptionError: It has begun already.
+            InvalidOptionError: It has already begun.
         """
         if self._begin is not None:
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
@@ -229,7 +229,7 @@ class Window:
         return self
 
     def end(self) -> Self:
-        """End. Ending twice, or without a beginning, changes nothing."""
+        """End the window. Has no effect if it has ended or not begun."""
         if self._begin is not None and not self.ended:
             self.end_moment = self._owner.now()
             self._owner.dismiss(self)
@@ -242,14 +242,14 @@ class Window:
         self.end()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Decorate a function: each of its calls is a window of this name, found in ``Monitor.windows``.
+        """Decorate a function: each call is a window with this name, available in ``Monitor.windows``.
 
-        A call of a coroutine function lasts until it has been awaited, one of a generator function until that is exhausted.
+        A call of a coroutine function lasts until it has been awaited; a call of a generator function, until the generator is exhausted.
 
         Raises:
-            InvalidOptionError: It is an asynchronous generator function, or nothing that can be called.
+            InvalidOptionError: It is an asynchronous generator function, or not callable.
         """
-        import inspect  # 1.4 MiB, which only programs that decorate need
+        import inspect  # it takes 1.4 MiB, which only programs with decorators need
 
         given: object = function
         if not callable(given) or inspect.isasyncgenfunction(function):
@@ -291,52 +291,52 @@ class Window:
 
     @property
     def summary(self) -> Mapping[str, Summary]:
-        """By key, the statistics of the readings within; a key that was never read is not there."""
+        """Statistics of the window's readings by key. A key that was never read is absent."""
         return self._result(WindowAggregator.summary)
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
-        """By device, the energy it used; devices that have neither a counter nor power are not there."""
+        """Energy used by each device, by its key. A device with neither an energy counter nor power is absent."""
         return self._result(WindowAggregator.energy_joules)
 
     @property
     def devices(self) -> Mapping[str, CrossDeviceStatistics]:
-        """By name (``powerWatts``), the metric over all whole devices: partitions are part of one."""
+        """Statistics over all whole devices by metric (``powerWatts``). Partitions are part of a whole device."""
         return self._result(WindowAggregator.devices)
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
-        """Return for how long a metric was above a threshold; None where it was not read during the window.
+        """Return the seconds for which a metric was above a threshold; None if it was not read during the window.
 
         Raises:
-            UnknownNameError: It was not read, and there is no such metric.
+            UnknownNameError: It was not read, and there is no metric with this key.
         """
         return self._results()[0].seconds_above(key, threshold)
 
     def _keep_rows(self) -> None:
-        """Take what is not folded out of the ring, where it may be overwritten: no further reading will be part of the window."""
+        """Copy the rows that are not aggregated yet from the ring, where later rows may overwrite them."""
         self._rows = self._unread()
 
     def _fold(self) -> WindowAggregator:
-        """Fold the rows so far. The owner's lock must be held."""
+        """Aggregate the rows so far. The owner's lock must be held."""
         folded, rows = self._folded or self._new(), self._unread()
-        if rows:  # before they are folded: the child of a fork in between may lack rows, and folds none twice
+        if rows:  # set before aggregating: a child that is forked between the two may miss rows, but counts none twice
             self.read = rows[-1].number
         folded.fold(map(self._reduced, rows), self.end_moment)
         self._folded = folded
         return folded
 
     def _unread(self) -> list[Row]:
-        """Return the rows that are not folded, up to the one that closes the window."""
+        """Return the rows that are not aggregated yet, up to the one that closes the window."""
         rows = self._owner.ring.after(self.read) if self._rows is None else [row for row in self._rows if row.number > self.read]
         closing = next((place for place, row in enumerate(rows) if row.at >= self.end_moment), len(rows)) if self.ended else len(rows)
         return rows[: closing + 1]
 
     def _new(self) -> WindowAggregator:
-        """Return statistics of no reading yet."""
+        """Return empty statistics that begin with the window."""
         return WindowAggregator(self._owner.now() if self._begin is None else self._begin, self._before, self._trailing)
 
     def _reduced(self, row: Row) -> Row:
-        """Return what is folded of a row."""
+        """Return the row to aggregate. A subclass may leave out columns."""
         return row
 
     def __repr__(self) -> str:
@@ -344,35 +344,36 @@ class Window:
         return f"<Window {self.name!r}: {state}>"
 
     def _repr_html_(self) -> str:
-        """Draw a table of what each device did, for notebooks."""
+        """Return an HTML table with each device's results, for notebooks."""
         from accelmetrics.schemas.notebook import window_html
 
         return window_html(f"{self.name or 'window'}: {self.duration:.1f} s", self.summary, self.energy_joules)
 
     def _result(self, compute: Callable[[WindowAggregator], Mapping[str, T]]) -> Mapping[str, T]:
-        """Return a result, computed once until there is another reading."""
+        """Return a result from the cache, or compute it if there is a new reading."""
         folded, results = self._results()
         if compute not in results:
             results[compute] = FrozenDict(compute(folded))
         return cast("Mapping[str, T]", results[compute])
 
     def _results(self) -> tuple[WindowAggregator, dict[object, Any]]:
-        """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
+        """Return the statistics up to now and the cache of their results. The aggregation runs on the calling thread."""
         if self._kept[0] is FINAL:
             return self._kept[1:]
-        if os.getpid() != self._pid:  # in the child of a fork no reading will come
+        if os.getpid() != self._pid:  # in a forked child no reading will come
             self._pid = os.getpid()
             self.closed.set()
         if not self.closed.is_set():
             self._owner.look()
         if self.ended and not self.closed.wait(PATIENCE):
-            self._owner.silent = True  # no window waits for a reading until there is one
+            self._owner.silent = True  # other windows do not wait either, until there is a reading again
             self._owner.settle()
             self.closed.set()
         with self._owner.lock:
             rows = self._unread()
             mark = FINAL if self.closed.is_set() else rows[-1].number if rows else self.read
             if self._begin is not None and self._kept[0] != mark:
+                # On a copy, so that an interruption leaves the window's statistics unchanged.
                 folded = copy.deepcopy(self._folded) or self._new()
                 folded.fold(map(self._reduced, rows), self.end_moment)
                 folded.doubts = self._owner.doubts()
@@ -387,9 +388,9 @@ class Window:
 
 
 class TumblingWindow(Window):
-    """Windows that follow each other, from one reading to a later one: what is asked for is there at once.
+    """Consecutive windows, each from one reading to a later one, so that results are available at once.
 
-    A reading stands for the time since the one before. Each is part of one window, and so is each joule.
+    A reading is valid for the time since the previous one. Each reading and each joule belongs to exactly one window.
     """
 
     _trailing = True
@@ -399,14 +400,14 @@ class TumblingWindow(Window):
         self._selections: tuple[MetricSelection, ...] = ()
 
     def take(self, selection: MetricSelection) -> WindowAggregator:
-        """Return the statistics since the last call, and begin the next window; where nothing was read, the same one goes on.
+        """Return the statistics since the last call, and begin the next window. Without a reading since then, the window continues.
 
         Does not wait for a reading.
 
         Args:
-            selection: What statistics are wanted of. Others are computed where an earlier call asked for them.
+            selection: Metrics to compute statistics of, in addition to the selections of earlier calls.
         """
-        if os.getpid() != self._pid:  # as for a window's results: rows until then are part of a window of the parent
+        if os.getpid() != self._pid:  # in a forked child: rows before the fork belong to a window of the parent
             self._pid = os.getpid()
             self._forget()
         self._owner.look()
@@ -419,7 +420,7 @@ class TumblingWindow(Window):
             return folded
 
     def _reduced(self, row: Row) -> Row:
-        """Return a row with the columns that some selection wants, and those of energy; with all of them before the first call."""
+        """Return a row with the columns of all selections so far and of energy; before the first call, with all columns."""
         if not self._selections or any(selection.everything for selection in self._selections):
             return row
         wants = [selection.wants for selection in self._selections]
