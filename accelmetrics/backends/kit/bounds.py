@@ -33,6 +33,7 @@ BY_UNIT: dict[str, tuple[float, float]] = {
     "1": (0, 2**53),
 }
 """Smallest and largest value by the catalogue's unit."""
+# A smaller limit or threshold means that there is none.
 AT_LEAST = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}
 """Smallest value by metric, where it is above the unit's smallest value."""
 # Registers of absent sensors read as all ones.

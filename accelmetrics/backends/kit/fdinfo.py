@@ -167,11 +167,13 @@ class DrmClients:
     def on(self, device: str, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
         """Return the processes on one device, at most a second old; a reason if none was found but some may be hidden."""
         now = self._clock.monotonic()
+        # A thread that finds another one looking does not wait for it: the last result is at most a second old.
         if now >= self._until and self._looking.acquire(blocking=False):
             try:
                 self._look(now, progress)
             finally:
                 self._looking.release()
+        # "No process" is an answer only if every process was looked into.
         return self._found.get(device, () if self._holders.complete else UNSEEN)
 
     def total(self, device: str, what: str, progress: list[Any]) -> Value:
@@ -208,6 +210,7 @@ class DrmClients:
         for pid, nodes in self._holders.held().items():
             for descriptor, node in nodes.items():
                 if node not in asleep:
+                    # Some drivers wake a device to fill in its fdinfo.
                     asleep[node] = self._keys.wakes and is_asleep(device_of(node))
                 if asleep[node]:
                     continue
@@ -234,5 +237,6 @@ class DrmClients:
         # Unchanged lists stay the same object, so that consumers notice without comparing.
         kept = self._found
         self._found = {device: kept[device] if kept.get(device) == each else each for device, each in found.items()}
+        # A share over all programs needs two complete looks.
         self._is_second, self._was_complete = self._was_complete and seconds > 0, self._holders.complete
         self._at, self._clients = now, clients

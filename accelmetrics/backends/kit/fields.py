@@ -77,6 +77,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 """Base unit and factor by unit in lower case."""
 PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
 """Unit of a counter's rise per second, by the counter's base unit."""
+# Tools print the micro sign as either of two characters, and degrees with or without their sign.
 _SPELLINGS = str.maketrans({"°": "", "'": "", "℃": "C", "µ": "u", "μ": "u"})
 GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 """PCIe generation by GT/s of a lane."""
@@ -143,10 +144,12 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     if isinstance(printed, str):
         found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
         if found is None:
+            # Some tools print a refusal in place of the number.
             denied = DENIED.search(printed, 0, _LONGEST) is not None
             return Unavailable(Reason.NO_PERMISSION if denied else Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
         digits, beside = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    # JSON's true and false are ints in Python, but no measurement.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
     if not abs(value) <= _LARGEST:  # in this form it is true for NaN as well
@@ -356,6 +359,7 @@ def flat(document: object) -> DeviceRecord:
         return document
     found: dict[str, object] = {}
     pending: list[tuple[str, object]] = [("", document)]
+    # A loop, so that a deeply nested document cannot exhaust the stack.
     for path, value in pending:
         if len(pending) > _MOST_PLACES:
             break
@@ -482,6 +486,7 @@ class Table:
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
             else:
+                # A counter itself has no bounds; its rate does.
                 value, place = self._rate(row, record, counters, at, only)
                 value = self._possible(row, value)
             # A first rate has no value yet, but its place is known to have the counter.
@@ -586,6 +591,7 @@ class Table:
         if value == 0 and self._zero_says_nothing(row):
             value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
         if isinstance(said, str) and isinstance(value, Unavailable):
+            # The vendor's own words for a missing value say more than a failed parse.
             value = value._replace(reason=next((reason for words, reason in self._says if words.search(said)), value.reason))
         return value if isinstance(row, Rate) else self._possible(row, value)
 
@@ -598,6 +604,7 @@ class Table:
                 counters.pop((row, each), None)
             return count, place
         before = counters.get((row, place))
+        # The same record again, or one too soon after it, repeats the last rate.
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
             return before[2], place
         risen = 0 if before is None else count - before[1]
@@ -651,6 +658,7 @@ class Table:
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:
     """Record the value of one more row or source: a value replaces a reason, and the first of two values is kept."""
     known = found.get(metric)
+    # Sources come in order of preference, so the first value is the best.
     if known is None or (isinstance(known, Unavailable) and not isinstance(value, Unavailable)):
         found[metric] = value
     elif isinstance(known, Unavailable) and isinstance(value, Unavailable):

@@ -67,6 +67,7 @@ class Lines:
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the lines that end in this piece, stripped and without empty ones."""
         *ended, begun = (self._begun + piece).split(b"\n")
+        # A line without an end must not fill the memory.
         self._begun = begun[: self._bound + 1]  # one byte above the bound marks it as too long
         fitting = [line.strip() for line in ended if len(line) <= self._bound]
         self.dropped += len(ended) - len(fitting)
@@ -102,6 +103,7 @@ class Blocks:
 
     def quiet(self) -> list[bytes]:
         """Return the pending block after a pause in the output, if it has as many lines as the block before."""
+        # A block with fewer lines than before may be incomplete.
         return [self._take()] if self._lines and self._usual and len(self._lines) >= self._usual else []
 
     def _take(self) -> bytes:
@@ -182,6 +184,7 @@ class LineProcess:
         self._due = 0.0
         self.starts = 0
         self.ends = 0
+        # A fork closes the copies of all of them in the new process.
         _PROCESSES.add(self)
         self._thread = threading.Thread(target=self._supervise, name=f"accelmetrics {self.name}", daemon=True)
         self._thread.start()
@@ -198,6 +201,7 @@ class LineProcess:
 
     def close(self) -> None:
         """End the child and everything that it started. All are gone on return, unless the kernel holds one back."""
+        # In a forked process, the child and the thread belong to the parent.
         if self.failure is FORKED:
             return
         with self._news:
@@ -237,9 +241,11 @@ class LineProcess:
         """Run one child from its start to its end, and return why it ended."""
         with start(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
+                # The last child's words must not explain this one's failure.
                 self._words = b""
                 self._due = self.clock.monotonic() + max(self._silence, START_UP)
                 self._child = child
+                # close() may have come before there was a child to end.
                 if self._closed:
                     return CLOSED
             self.starts += 1
@@ -266,9 +272,11 @@ class LineProcess:
                 if lines.dropped > dropped:
                     self._fail(Unavailable(Reason.PARSE_ERROR, f"{self.name} printed a line of more than {self._max_line} bytes: dropped"))
                 if blocks is not None:
+                    # An empty piece is a pause in the output, after which the pending block may be complete.
                     records = blocks.feed(records) if piece else blocks.quiet()
                 elif strange := [line for line in records if not line.startswith(opening)]:
                     records = [line for line in records if line.startswith(opening)]
+                    # Banners and warnings on standard output explain a failure like standard error.
                     self._note(b"\n".join((*strange, b"")))
                     if self.failure is not None:
                         self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
@@ -350,6 +358,7 @@ class LinePoll:
                 self._samples, self._arrived, self._misread = tuple(samples), record.arrived, None
             self._seen = record.number
         oldest = self.process.clock.monotonic() - self._stale
+        # A record that cannot be parsed does not replace a fresh one.
         if record is not None and self._arrived >= oldest:
             return self._samples
         if self._misread is not None and record is not None and record.arrived >= oldest:

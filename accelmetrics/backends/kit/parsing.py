@@ -161,6 +161,7 @@ def table(text: str, heading: str, wrapped: bool = False) -> Iterator[dict[str, 
     columns = _columns(blocks[0], wrapped)
     shape, count = [len(line) for line in columns], 0
     for number, block in enumerate(blocks[1:], 2):
+        # Tables without rules between devices have several devices in one block.
         while block and shape and count < MOST:
             taken = block[: len(shape)]
             if [len(line) for line in taken] == shape:

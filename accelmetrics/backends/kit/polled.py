@@ -236,6 +236,7 @@ class PolledBackend(Pinnable):
         covered = self.coverage()  # a backend promises the same metrics, whichever source is pinned
         vars(self).update(coverage=lambda: covered)
         self.specs = tuple(each._replace(instead_of="") for each in self.specs if each.name == self.pin)
+        # The cached property has the tables of all sources, because coverage() has just used them.
         vars(self).pop("tables")
 
     def detect(self) -> Detection:
@@ -340,8 +341,10 @@ class PolledDriver:
                     # A source with its own interval lists no devices.
                     if source.spec.interval:
                         continue
+                    # The machine's unit follows the devices' units, so a new device would take its number.
                     if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
+                    # A position that serves as a number must not be another device's real number.
                     taken = () if NUMBER in told else [device.vendor_index for device in devices]
                     about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
                     keys = keys_of(about)
@@ -406,6 +409,7 @@ class PolledReader:
         for source, had, asked in zip(driver.sources, before, self._asked, strict=True):
             polls.append(source.poll(had) if asked else NOT_WANTED)
             progress.append(source.name)
+        # Stored before anything can fail: a poll that this consumer has had is not served to it again.
         state.polls = polls
         is_same = all(new.units is old.units for new, old in zip(polls, before, strict=True))
         if state.reading is not None and is_same and driver.backend.clock.monotonic() < state.until:
@@ -483,6 +487,7 @@ class PolledReader:
         """
         driver, named = self._driver, pid == self._options.pid
         children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
+        # In these cases the number alone identifies the process.
         if driver.backend.exclusive or self._tree.shared or driver.backend.name in FOUND_HERE:
             return named or (children and self._tree.owns(pid, now))
         nodes = node_pattern(driver.devices[0]) if driver.devices else ""
@@ -593,6 +598,7 @@ class _OpenSource:
         units: dict[int, DeviceSample] = {}
         asked = guarded(self._collect, units)
         finished = self._clock.monotonic()
+        # The same tuple as before: the source reports that nothing has changed.
         if asked.value is not None and asked.value is self._answer:
             return _Poll(finished, self.latest.units, self.latest.failure)
         failure = _failure(asked)
@@ -632,6 +638,7 @@ class _OpenSource:
         self._retry_at = self._clock.monotonic() + RETRY
         row = BUILT_IN.get(self._driver.backend.name)
         if row is not None:
+            # The devices that polling might wake.
             self._addresses = [*find_pci(row.pci), *(link_name(f"{path}/device") for path in find_driven(row.drivers))]
         self._let_sleep()
         self.ask = self.spec.connect()

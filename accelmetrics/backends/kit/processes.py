@@ -168,6 +168,7 @@ class DriverNumbers:
         if self.shared:
             return pid if is_visible(pid) else f"process {pid} has ended{'' if is_visible(1) else f', or {_HIDDEN}'}"
         own, whole = self._own.get(pid), self._whole and pid in self._present
+        # No other process of our own namespace has this number, so it means the machine's process.
         if whole and own in {None, pid}:
             return pid
         if own is None:
@@ -179,6 +180,7 @@ class DriverNumbers:
             if held is None or there is None or held == there:
                 return f"process {pid} may be one of this PID namespace or one outside: both have this number"
             return own if held else pid
+        # A driver that uses our namespace's numbers lists only processes of our namespace.
         if held and self._own.keys() >= set(self._listed):
             return own
         if held is False:
@@ -251,6 +253,7 @@ def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
 
 def ancestors(pid: int) -> Iterator[int]:
     """Yield the ancestors of a process, the nearest first."""
+    # Parents may change while they are read, so they may form a loop.
     seen = {pid}
     while (parent := _parent_of(pid)) and parent not in seen:
         yield parent
@@ -349,6 +352,7 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
     found, seen = [root], {root}
     for pid in found:
         children = _children(pid) if by_parent is None else by_parent.get(pid, [])
+        # A process that moved to another parent meanwhile is listed twice.
         new = [child for child in dict.fromkeys(children) if child not in seen]
         found += new
         seen.update(new)

@@ -41,6 +41,7 @@ class Pinnable:
         """
         if source not in self.sources:
             raise UnknownNameError(f"source of the backend {self.name}", source, self.sources)
+        # A copy that shares everything but the pin. If two threads make one, setdefault() keeps the first.
         made = object.__new__(type(self))
         vars(made).update(vars(self), pin=source)
         made._leave_others()

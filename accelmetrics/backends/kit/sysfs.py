@@ -113,6 +113,7 @@ class DeviceDirectory(DeviceRecord):
         self._progress = progress
         if inode(self.path) != self._inode:
             raise SourceError(Reason.DEVICE_LOST, f"{self.path} has gone")
+        # The directory is either the device or one of a class, with the device behind the link.
         for place in ("power/runtime_status", "device/power/runtime_status") if self.wakes else ():
             if self._read(place) in ASLEEP:
                 raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
@@ -170,6 +171,7 @@ class DeviceDirectory(DeviceRecord):
             path = path[:-1] if path.endswith("/") else f"{path}*"
             marks = (mark for start in found for mark in _glob(f"{start}{path}{beside}"))
             chosen = (mark for mark in marks if fnmatchcase((read_text(mark) or "").strip("\0").lower(), text.lower()))
+            # From here on the paths are real names: characters of patterns in them must match themselves.
             found, path = [escape(mark.removesuffix(beside)) for mark in chosen], then
         return [each for start in found for each in _glob(f"{start}{path}")]
 
@@ -212,6 +214,7 @@ class DeviceDirectory(DeviceRecord):
             first, last = (int(word, 16) for word in lines[region].split()[:2])
         except (IndexError, ValueError):
             return None
+        # The kernel prints zeros for a region that the device does not have.
         return last - first + 1 if last else None
 
 
@@ -299,6 +302,7 @@ class _Directories:
         paths = [path for each in self._patterns for path in _glob(each)]
         drivers = ((path, link_name(f"{path}/device/driver") or link_name(f"{path}/driver")) for path in paths)
         driven = [path for path, driver in drivers if not self._drivers or driver in self._drivers]
+        # Devices that stay keep their open files. The others are opened again by new objects.
         known = {path: device for path, device in self._known.items() if device.look_again()}
         about = (self._files, self._clients, self._holders)
         self._known = {path: known.get(path) or self._record(path, *about) for path in driven if inode(path)}

@@ -40,6 +40,7 @@ BUS_LASTS = 1.0
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
+# A page: the kernel returns most files of /sys in one.
 _FIRST_SIZE = 4096
 _LONGEST_LINE = 2048
 """Bytes, several times a line in a list of devices."""
@@ -183,6 +184,7 @@ class Files:
     __slots__ = ("_files",)
 
     def __init__(self) -> None:
+        # Weak, so that a file closes with its last reader.
         self._files: weakref.WeakValueDictionary[str, KeptFile] = weakref.WeakValueDictionary()
 
     def keep(self, path: str, pieces: bool = False) -> KeptFile:
@@ -204,6 +206,7 @@ def count(word: bytes) -> int:
     Raises:
         ValueError: It is anything else; the message quotes it.
     """
+    # No number of 64 bits has more than 20 digits.
     if not word.isdigit() or len(word) > 20 or (value := int(word)) >= 1 << 64:
         raise ValueError(f"not a number of 64 bits: {word[:32]!r}")
     return value
@@ -253,6 +256,7 @@ def pci_functions() -> dict[str, list[str]]:
     """
     # No lock, because a fork could copy it in its locked state. At worst two threads scan at the same time.
     addresses = list_directory(PCI)
+    # The addresses are part of the key, so that an added or removed function is seen at once.
     mark, now = (os.getpid(), sysroot(), *addresses), time.monotonic()
     until, found = _BUS.get(mark, (now, {}))
     if now >= until:

@@ -94,6 +94,7 @@ class Watchdog(subprocess.Popen[bytes]):
 
         self.ended = False
         self.status: int | None = None
+        # marshal, because the watchdog imports only modules that load fast.
         packed = marshal.dumps(dict(files)) if files else b""
         self.control, theirs = socket.socketpair()
         with theirs, ExitStack() as undo:
@@ -101,7 +102,9 @@ class Watchdog(subprocess.Popen[bytes]):
             passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
             try:
                 given = (os.getpid(), passed, len(packed), mark, directory)
+                # -I and -S: a fast start, without the program's PYTHON* variables and packages.
                 watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, given)]
+                # A new session, so that killing the process's group leaves our program alone.
                 with Watchdog.starting:
                     super().__init__([*watched, *argv], pass_fds=(passed,), start_new_session=True, **popen)
             finally:
