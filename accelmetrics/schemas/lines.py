@@ -1,11 +1,12 @@
-"""Records as lines of JSON, version 2.0: a header says what seldom changes, and a line a reading says the rest.
+"""Records as lines of JSON, version 2.0: a header line with rarely changing data, and a line per reading.
 
-A header has the machine's name, the labels, the devices, why values are missing, and how the sources stand. Each writer puts one
-first in every file, and another when any of that has changed. A reading goes with the last header of its ``stream``, a name that
-every writer gives itself: several may write to one file. Values are read without the header.
+A header has the machine's name, the labels, the devices, the reasons for missing values, and the status of the sources. Each writer
+puts one first in every file, and another one whenever any of that changes. A reading belongs to the last header of its ``stream``, a
+name that every writer chooses, so that several can write to one file. Values can be read without the header.
 
-A file of lines that is full or old, of whatever form, is closed: ``run.jsonl`` as ``run.20260101T120000.000000Z.jsonl``, after the time of
-its first record (UTC), with ``-1``, ``-2`` behind the time where that name is taken, and with ``.gz`` at the end once it is compressed.
+A file of lines in any format is closed when it is full or old. ``run.jsonl`` becomes ``run.20260101T120000.000000Z.jsonl``, after the
+time of its first record (UTC), with ``-1``, ``-2`` after the time if that name is taken, and with ``.gz`` at the end once it is
+compressed.
 
 >>> from accelmetrics.schemas.record import Record
 >>> from accelmetrics.schemas.snapshot import Snapshot
@@ -32,14 +33,14 @@ from accelmetrics.schemas.record import NO_FINDINGS, Findings, Record
 from accelmetrics.schemas.snapshot import device_entry, reason_entry, rfc3339, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
-"""Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
+"""Version of the lines. The number before the dot rises when a reader of the old format would misread the new one."""
 
 PACKED = ".gz"
 _TIME = r"\d{8}T\d{6}\.\d{6}Z"
 _WRITTEN = re.compile(rb"(?:^|\"timestamp\": ?\")(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z", re.MULTILINE)
 _NO_PUNCTUATION = str.maketrans("", "", "-:")
 _STANDING = ("name", "status", "detail", "source", "devices", "reason")
-"""What a header says of a source; its reason only where it has one."""
+"""A source's fields in a header. The reason is left out if it is empty."""
 
 
 def header_line(head: Header, stream: str) -> dict[str, Any]:
@@ -57,13 +58,13 @@ def header_line(head: Header, stream: str) -> dict[str, Any]:
 
 
 def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FINDINGS) -> dict[str, Any]:
-    """Return the line of a reading as plain containers, its metrics still empty; other parts with nothing to say are left out.
+    """Return the line of a reading as plain containers, with empty metrics. Parts without content are left out.
 
     Args:
         record: The record.
         stream: The writer's name.
-        monitor: Whether to say how the monitor fares.
-        before: The findings that were written last; only when they have changed they are part of the line.
+        monitor: Whether to include the monitor's status.
+        before: The findings written last. The line contains findings only if they have changed.
     """
     snapshot = record.snapshot
     line: dict[str, Any] = {"timestamp": snapshot.timestamp, "stream": stream}
@@ -95,17 +96,17 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
 
 
 def are_finite(values: Collection[object]) -> bool:
-    """Return whether all are finite ints and floats, and of no subclass.
+    """Return whether all values are finite and exactly of type int or float.
 
     Raises:
-        OverflowError: A whole number is beyond what a float holds.
+        OverflowError: An integer is too large for a float.
     """
-    # The sum is finite where all are, but for the rare one that is too large, and costs a third.
+    # The sum is finite if all values are, except for rare sums that overflow. Checking it takes a third of the time.
     return set(map(type, values)) <= {int, float} and (isfinite(sum(values)) or all(map(isfinite, values)))  # type: ignore[arg-type]
 
 
 def _template(keys: Sequence[str]) -> NumberTemplate:
-    """Make the text of metrics as JSON but for their numbers."""
+    """Return the JSON of metrics as a template, with places for the numbers."""
     parts: list[str | int] = []
     for place, key in enumerate(keys):
         parts += [f"{',' if place else ''}{surrogates_escaped(json.dumps(key))}:", place]
@@ -117,14 +118,14 @@ def _plain_text(line: Mapping[str, Any]) -> str:
 
 
 Written = tuple[Header, object, Findings]
-"""What lines said last that is said again only when it has changed: the header, how the monitor fares, what rules found."""
+"""The parts that lines repeat only after a change, as last written: the header, the monitor's status, the findings."""
 
 
 class LineWriter:
-    """Makes the lines of one stream, and knows the header that is written.
+    """Makes the lines of one stream, and remembers the header last written.
 
     Args:
-        stream: The stream's name; eight random digits unless one is given.
+        stream: The stream's name. Default: eight random hexadecimal digits.
     """
 
     def __init__(self, stream: str = "") -> None:
@@ -133,21 +134,21 @@ class LineWriter:
         self._written: Written | None = None
 
     def lines(self, record: Record, fresh: bool) -> str:
-        """Make a record's line, below a header where it needs one.
+        """Return a record's line, after a header line if one is needed.
 
         Args:
             record: The record.
             fresh: Whether the file has no line of this stream yet.
 
         Raises:
-            DocumentError: A value is not finite, which JSON cannot hold.
+            DocumentError: A value is not finite, which JSON cannot represent.
         """
         whole, monitor = record.snapshot.header, record.monitor
-        # The header of a stream is the record's without the keys, with its labels.
+        # The header of a stream is the record's header with labels and without keys, since each line has its keys.
         parts = whole.hostname, (), whole.identities, whole.unavailable, whole.backends, whole.unlisted, record.labels
         stands = whole.kept(("stream", *record.labels.items()), lambda: header(*parts))
         told: object = None
-        if monitor is not None:  # every number but those that count readings
+        if monitor is not None:  # all numbers except counts of readings, which change with every line
             exporters = [(one.name, one.failed, one.dropped) for one in monitor.exporters]
             told = (monitor.interval, monitor.missed_ticks, monitor.timed_out, exporters)
         last_header, last_told, last_findings = (None, None, NO_FINDINGS) if fresh or self._written is None else self._written
@@ -160,16 +161,17 @@ class LineWriter:
             usual = are_finite(snapshot.numbers)
         except OverflowError:
             usual = False
-        if not usual:  # not finite, huge, or of a type of its own
+        if not usual:  # a value is not finite, is huge, or has another type
             return f"{head}{_plain_text({**line, 'metrics': snapshot.metrics})}\n"
-        # Most of the time of writing JSON is spent on keys, which stay. No text has this mark in it: there the quotes would be escaped.
+        # Most of the time of writing JSON is spent on keys, so these come from the header's template. No text inside the line can
+        # contain this mark, because its quotes would be escaped.
         ahead, mark, behind = _plain_text(line).partition('"metrics":{}')
         keys = snapshot.header.keys
         metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # repr() is what JSON has
         return f"{head}{ahead}{mark[:-2]}{metrics}{behind}\n"
 
     def wrote(self) -> None:
-        """Note that what was made last is written."""
+        """Record that the lines last made were written. Until then they may be made again."""
         self._written = self._made
 
 
@@ -177,7 +179,12 @@ class LineWriter:
 
 
 def next_closed(path: Path, time_ns: int) -> Path:
-    """Name a growing file, whose first record is of this time, as if it were closed now: its name comes after those of all others."""
+    """Return the name that a growing file gets when it is closed, sorted after the names of all closed files.
+
+    Args:
+        path: The growing file.
+        time_ns: The time of its first record.
+    """
     time, number = rfc3339(time_ns).translate(_NO_PUNCTUATION), 0
     for last, last_number, _ in _closed(path)[-1:]:
         if last >= time:
@@ -187,22 +194,22 @@ def next_closed(path: Path, time_ns: int) -> Path:
 
 
 def packed(closed: Path) -> Path:
-    """Return the name of the same file once it is compressed."""
+    """Return the name of the same file after compression."""
     return closed.with_name(closed.name + PACKED)
 
 
 def closed_files(path: Path) -> list[Path]:
-    """List the closed files of a growing one, oldest first, by their uncompressed names, whatever is there under those.
+    """Return the closed files of a growing one, oldest first, by their uncompressed names, compressed or not.
 
-    Files of another stem are none of its own, however alike their names are.
+    Files with another stem do not belong to it, even if their names are similar.
     """
     return [closed for _, _, closed in _closed(path)]
 
 
 def _closed(path: Path) -> list[tuple[str, int, Path]]:
-    """Sort the closed files by the time in their names and the number behind it.
+    """Return the closed files with the time and the number in their names, sorted by these.
 
-    The time is that of the first record; where a clock was set back, that of the file before it.
+    The time is the time of the first record. If the clock was set back, it is the time of the file before it.
     """
     form = rf"({re.escape(path.stem)}\.({_TIME})(?:-(\d{{1,9}}))?{re.escape(path.suffix)})(?:{re.escape(PACKED)})?"
     pattern = re.compile(form, re.ASCII)
@@ -211,18 +218,18 @@ def _closed(path: Path) -> list[tuple[str, int, Path]]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files to read, oldest first: the closed ones, each once, and the growing one where it is there.
+    """Return the files to read, oldest first: each closed file once, and the growing file if it exists.
 
-    A closed file may be there twice for a moment, or after a kill: the compressed one appears only when it is whole.
+    A closed file may exist in both forms for a moment, or after a kill. A compressed file appears only when it is complete.
     """
     names = [packed(closed) if packed(closed).exists() else closed for closed in closed_files(path)]
     return [*names, path] if path.exists() else names
 
 
 def first_time(beginning: bytes) -> int | None:
-    """Find the first of our timestamps in a file's beginning, in nanoseconds since 1970; None where there is none."""
+    """Return the first timestamp of a record in the beginning of a file, in nanoseconds since 1970; None if there is none."""
     if found := _WRITTEN.search(beginning):
         *moment, microseconds = map(int, found.groups())
-        with suppress(ValueError):  # a thirteenth month
+        with suppress(ValueError):  # not a date, for example a thirteenth month
             return (calendar.timegm(tuple(moment)) * 1_000_000 + microseconds) * 1000
     return None

@@ -1,6 +1,6 @@
-"""One row of the catalogue: everything that is known about one metric, wherever it is read.
+"""A row of the metric catalogue: everything known about one metric, independent of where it is read.
 
-A row says nothing about vendors: which of them give a metric, and where each reads it, is in the backends' coverage.
+A row says nothing about vendors. The backends' coverage says which vendors give a metric, and where each one reads it.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ from typing import Literal
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s", "rpm"]
-"""UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
+"""UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the metric's meaning says which."""
 Kind = Literal["gauge", "counter"]
 Preset = Literal["core", "standard", "all"]
-"""Presets of a selection, each within the next."""
+"""Presets of a selection. Each one contains the one before it."""
 
 ABSOLUTE_ZERO = -273.15
-"""The smallest temperature, in degrees Celsius."""
+"""The lowest temperature, in degrees Celsius."""
 UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
 MEMORY_USED = ("memoryAllocatedBytes", "hbmCapacityUsage")
 POWER = ("powerWatts", "ipu power (W)")
 TEMPERATURE = ("temp", "average die temp (C)")
 VITAL = frozenset((*UTILIZATION, *TEMPERATURE, *POWER, *MEMORY_USED))
-"""Metrics of which a device that answers gives one; they stand here, since every reading needs them."""
+"""Metrics that show that a device answers: it gives at least one of them. They are defined here because every reading needs them."""
 PARTITION = "mig"
-"""The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
+"""The word between a device's key and its partition's number: ``gpu.0.mig.1``."""
 ANY_KIND = "{kind}"
-"""Stands in a row's key where the metric means the same on every kind of device."""
+"""Placeholder in a row's key for a metric that has the same meaning on every kind of device."""
 LINK, CODE = "{link}", "{code}"
-"""Stand in a row's name for the number of a link, and the code of an error."""
+"""Placeholders in a row's name for the number of a link and the code of an error."""
 NO_KINDS = frozenset({"cpu", "disk", "ib", "openmetrics", "torch"})
-"""Words that numbers or names of other things follow in keys: ``cpu.3.cpu_percent`` is about no device."""
+"""Words that are no kinds of devices, although a number or a name follows them in keys: ``cpu.3.cpu_percent``."""
 
 # A plain dict, not a mapping proxy: it travels through pickle to a child process.
 NOTHING: Mapping[str, str] = {}
 
 
 class Metric(NamedTuple):
-    """What a key means, wherever it appears.
+    """A metric: the meaning of a key.
 
     Attributes:
-        key: The template: ``{kind}.{i}.powerWatts`` for devices of every kind, ``tpu.{i}.dutyCycle`` where one kind alone has it,
+        key: The key template: ``{kind}.{i}.powerWatts`` for devices of every kind, ``tpu.{i}.dutyCycle`` for one kind only,
             ``{kind}.process.{i}.temp``, ``disk.{path}.usageGB``, ``cpu``.
-        unit: The unit of the value under this key, on every vendor.
+        unit: The unit of the value under this key, for every vendor.
         kind: ``gauge``, or ``counter`` for a number that only rises (until the source is reset).
-        meaning: One sentence.
-        prometheus: Metric name and labels in our own exposition, ``accel_power_watts``,
-            ``accel_temperature_celsius{sensor="core"}``, ``accel_host_cpu_ratio{cpu="{i}"}`` (a placeholder of the key stands
-            for the instance); empty when the value is derivable or has no place there.
+        meaning: A description in one sentence.
+        prometheus: Metric name and labels in our own exposition, ``accel_power_watts``, ``accel_temperature_celsius{sensor="core"}``,
+            ``accel_host_cpu_ratio{cpu="{i}"}`` (a placeholder of the key stands for the instance); empty if the value can be derived
+            or has no place there.
         otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``; ``{kind}`` stands for the
             device's kind.
-        aliases: Other templates under which the same value is emitted too (documented spellings).
-        integer: Whether the value is always a whole number.
-        maximum: The largest value that is possible, where the meaning sets one (100 for most percentages).
-        minimum: The smallest value that is possible.
-        preset: The smallest preset of a selection that has it: ``core`` for the few of each device that are looked at first, ``all``
-            for detail, of which a machine has many or which costs much to read.
+        aliases: Other templates under which the same value is also reported (documented spellings).
+        integer: Whether the value is always an integer.
+        maximum: The largest possible value, if the meaning defines one (100 for most percentages).
+        minimum: The smallest possible value.
+        preset: The smallest preset that contains it: ``core`` for the few main metrics of each device, ``all`` for details that are
+            numerous or expensive to read.
     """
 
     key: str
@@ -74,43 +74,43 @@ class Metric(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The part that a backend gives: ``powerWatts`` of ``{kind}.{i}.powerWatts``; the whole key for the machine's."""
+        """The name that a backend gives: ``powerWatts`` of ``{kind}.{i}.powerWatts``; the whole key of the machine's metrics."""
         return name_of(self.key)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name, and those of the aliases."""
+        """The name, then the names of the aliases."""
         return (self.name, *map(name_of, self.aliases))
 
     @property
     def field(self) -> str:
-        """The attribute of the typed view: ``power_watts``."""
+        """The attribute name in the typed view: ``power_watts``."""
         return field_of(self.name)
 
     @property
     def device_part(self) -> str:
-        """What a backend's name is appended to: ``{kind}.{i}``, ``tpu.{i}``, ``{kind}.process.{i}``; empty for the machine's keys."""
+        """The template without the name: ``{kind}.{i}``, ``tpu.{i}``, ``{kind}.process.{i}``; empty for the machine's metrics."""
         return self.key[: -len(self.name) - 1] if self.name != self.key else ""
 
     @property
     def of_process(self) -> bool:
-        """Whether it is about the watched process on a device."""
+        """Whether it describes the watched process on a device."""
         return ".process." in self.device_part
 
     @property
     def templated(self) -> bool:
-        """Whether the name itself still holds a placeholder: a disk, a mount point, a CPU, a link."""
+        """Whether the name itself contains a placeholder: a disk, a mount point, a CPU, a link."""
         return "{" in self.name
 
 
 class DeviceKey(NamedTuple):
-    """A key of a device, taken apart.
+    """The parts of a device's key.
 
     Attributes:
-        device: The key of the device, or partition, that it is about: ``gpu.0``, ``gpu.0.mig.1``.
+        device: The key of the device or partition: ``gpu.0``, ``gpu.0.mig.1``.
         kind: The first word: ``gpu``.
-        name: What follows: ``powerWatts``.
-        process: Whether it is about the watched process there: ``gpu.process.0.temp``.
+        name: The name of the metric: ``powerWatts``.
+        process: Whether it describes the watched process on the device: ``gpu.process.0.temp``.
     """
 
     device: str
@@ -121,7 +121,7 @@ class DeviceKey(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def device_key(key: str) -> DeviceKey | None:
-    """Take a key or template apart; None for one that is about no device."""
+    """Return the parts of a key or template; None if it does not describe a device."""
     kind, _, rest = key.partition(".")
     of_process = rest.startswith("process.")
     number, _, name = rest.removeprefix("process.").partition(".")
@@ -135,28 +135,28 @@ def device_key(key: str) -> DeviceKey | None:
 
 
 def is_kind(word: object) -> bool:
-    """Tell whether a word may be the kind of devices: lower-case letters and digits, and not what other keys begin with."""
+    """Return whether a word can be a kind of devices: lower-case letters and digits, and no word of other keys."""
     return isinstance(word, str) and word.isascii() and word.isalnum() and word.islower() and word[0].isalpha() and word not in NO_KINDS
 
 
 def is_number(text: str) -> bool:
-    """Tell whether this is the number of a device, a link, a CPU or an error, or the placeholder of one."""
+    """Return whether a text is a number in a key (of a device, a link, a CPU or an error), or a placeholder of one."""
     return (text.isascii() and text.isdecimal()) or text in ("{i}", LINK, CODE)
 
 
 def fill(template: str, number: str) -> str:
-    """Put the number of a link or an error in its place: ``nvlink.{link}.state`` gives ``nvlink.7.state``."""
+    """Insert the number of a link or an error into a template: ``nvlink.{link}.state`` becomes ``nvlink.7.state``."""
     return template.replace(LINK, number).replace(CODE, number)
 
 
 def name_of(template: str) -> str:
-    """Strip the device part of a key template, if it has one."""
+    """Return a key template without its device part, if it has one."""
     found = device_key(template)
     return found.name if found else template
 
 
 def field_of(name: str) -> str:
-    """Return the snake-case attribute for a name: ``tempLimit.slowdown`` gives ``temp_limit_slowdown``."""
+    """Return the snake-case attribute of a name: ``tempLimit.slowdown`` becomes ``temp_limit_slowdown``."""
     words = []
     before = ""
     for letter in name:
@@ -168,12 +168,15 @@ def field_of(name: str) -> str:
 
 
 def answered(names: Iterable[str]) -> bool:
-    """Return whether any of these metrics was asked of the device. Xid errors are not: they are counted of a lost GPU, too."""
+    """Return whether any of these metrics shows that the device answered.
+
+    Xid errors do not show it: they are counted for lost GPUs too.
+    """
     return any(name not in ("xidErrors", "lastXid") and not name.startswith("xid.") for name in names)
 
 
 def split_series(series: str) -> tuple[str, dict[str, str]]:
-    """Name and labels of a row's ``prometheus`` or ``otel``; a label may hold a placeholder of the key."""
+    """Return name and labels of a row's ``prometheus`` or ``otel`` text. A label may contain a placeholder of the key."""
     name, _, rest = series.partition("{")
     labels = {}
     for pair in filter(None, rest.removesuffix("}").split(",")):
@@ -183,13 +186,13 @@ def split_series(series: str) -> tuple[str, dict[str, str]]:
 
 
 class BaseUnit(NamedTuple):
-    """The unit that Prometheus and OpenTelemetry want instead of another one, and the way there.
+    """The base unit that Prometheus and OpenTelemetry want in place of a unit, and the conversion.
 
     Attributes:
         unit: The base unit.
-        times: What a value is multiplied by.
-        over: What it is divided by; dividing gives 0.7 for 70 %, which multiplying by 0.01 does not.
-        suffix: How a Prometheus name ends.
+        times: The factor.
+        over: The divisor. Dividing by 100 gives exactly 0.7 for 70 %; multiplying by 0.01 does not.
+        suffix: The suffix of a Prometheus name.
     """
 
     unit: str
@@ -220,4 +223,4 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
     "rpm": BaseUnit("rpm", suffix="_rpm"),
 }
-"""By unit; ``mJ``, ``uJ``, ``ns`` and ``MiBy/s`` are those of dialects alone."""
+"""Base units by unit. ``mJ``, ``uJ``, ``ns`` and ``MiBy/s`` occur only in dialects."""

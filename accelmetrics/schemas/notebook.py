@@ -1,4 +1,4 @@
-"""What a notebook shows: tables in HTML, escaped and of bounded size, and data frames of pandas."""
+"""Notebook output: HTML tables, escaped and of limited size, and pandas data frames."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_ROWS = 64
-"""Rows of a table; more are counted."""
+"""Most rows of a table. Further rows are only counted."""
 LONGEST = 200
-"""Characters of a cell."""
+"""Most characters of a cell."""
 NONE = "–"
 MICROSECONDS = 1e6
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
-    """Draw a snapshot as a table of its devices, and a line for each source that could not be read."""
+    """Return a snapshot as an HTML table of its devices, followed by a table of the sources that could not be read."""
     rows = (
         (
             one.key,
@@ -49,7 +49,7 @@ def snapshot_html(snapshot: Snapshot) -> str:
 
 
 def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> str:
-    """Draw a window's results as a table of its devices."""
+    """Return a window's results as an HTML table of its devices."""
     parts = (device_key(key) for key in summary)
     devices = dict.fromkeys(part.device for part in parts if part is not None and not part.process)
     head = ("device", "utilization mean", "memory max", "power mean", "power max", "temperature max", "energy")
@@ -57,7 +57,7 @@ def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str,
 
 
 def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]]) -> pandas.DataFrame:
-    """Make a data frame of numbers, by time in UTC to the microsecond; missing values are NaN.
+    """Return numbers as a data frame, indexed by time (UTC, rounded to the microsecond). Missing values are NaN.
 
     Args:
         times: Seconds since 1970.

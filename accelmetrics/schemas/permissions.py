@@ -1,4 +1,4 @@
-"""Files that other users must not read or change."""
+"""Check files that other users must not read or change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from accelmetrics.schemas.log import log
 
 
 def warn_if_loose(file: str | Path, what: str, secret: bool = True) -> None:
-    """Warn of a file that other users can change, or read where it has secrets.
+    """Log a warning about a file that other users can change, or read although it contains secrets.
 
-    Its group may be this process's own, or one without a name: Kubernetes mounts a Secret for a pod's ``fsGroup`` so.
+    The group may have access if it is this process's main group, or a group of this process without a name: Kubernetes mounts a
+    Secret for a pod's ``fsGroup`` like that.
 
     Args:
-        file: The file; one that is not there is told elsewhere.
-        what: What it holds, in words.
-        secret: Whether others must not read it.
+        file: The file. A missing file is reported elsewhere.
+        what: The content, in words.
+        secret: Whether other users must not read it.
     """
     try:
         status = Path(file).stat()
@@ -35,7 +36,7 @@ def warn_if_loose(file: str | Path, what: str, secret: bool = True) -> None:
 
 
 def _is_own(group: int) -> bool:
-    """Return whether no other user is known to be in a group."""
+    """Return whether a group has no other users, as far as is known."""
     if group == os.getegid():
         return True
     if group not in os.getgroups():

@@ -1,6 +1,6 @@
-"""What other packages register under an entry-point group, beside what is built in.
+"""Plug-ins: objects that this package has built in, and objects that other packages register under an entry-point group.
 
-What is built in is kept by name in a table of ``module:attribute``, so that naming it does not pay for a scan of every installed package.
+Built-in objects are listed by name as ``module:attribute``. So using one does not require a scan of every installed package.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 PACKAGE = "accelmetrics"
 UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, LookupError, RuntimeError, OSError)
-"""What a plug-in raises that is incomplete, or was made for another release."""
+"""Exceptions of a plug-in that is incomplete, or was made for another release."""
 
 
 @lru_cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Find what other packages register under a group, by name and in the order of names; looked for once."""
+    """Return the entry points that other packages register under a group, by name in sorted order. Cached."""
     if not mentioned(group):
         return {}
     from importlib.metadata import entry_points
@@ -38,13 +38,14 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 def mentioned(group: str) -> bool:
     """Return whether another installed package may register something under a group.
 
-    It looks for the group's name in files, where packages are in folders; anything else may. Most often none does, and then
-    ``importlib.metadata`` is not loaded, which with what it loads itself takes longer than all else of a first reading.
+    This searches the packages' ``entry_points.txt`` files for the group's name. Anything but a plain directory counts as a yes.
+    The usual answer is no; then ``importlib.metadata`` is not loaded, whose import takes longer than everything else of a first
+    reading.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     sought = group.encode()
-    # Programs put paths that are no texts there too, which importing passes over and importlib.metadata does not; and what is no path.
+    # Programs also put bytes, paths and even other objects into sys.path. Importing ignores them; importlib.metadata does not.
     known: Iterable[object] = dict.fromkeys(sys.path)
     folders = [os.fsdecode(folder) for folder in known if isinstance(folder, (str, bytes, os.PathLike))]
     return any(_is_mentioned(sought, folder or os.curdir) for folder in folders)
@@ -55,7 +56,7 @@ def _is_mentioned(sought: bytes, folder: str) -> bool:
         entries = os.listdir(folder)  # noqa: PTH208 - pathlib would be a part of every first reading
     except FileNotFoundError:
         return False
-    except OSError:  # an archive, as a rule
+    except OSError:  # usually an archive
         return True
     if folder.lower().endswith(".egg"):
         return True
@@ -69,28 +70,28 @@ def _is_mentioned(sought: bytes, folder: str) -> bool:
 
 
 def names(group: str, built_in: Mapping[str, object]) -> tuple[str, ...]:
-    """List what is built in, then what other packages register, each name once.
+    """Return the built-in names, then the names that other packages register, each once.
 
     Args:
         group: The entry-point group.
-        built_in: What is built in, by name.
+        built_in: The built-in objects, by name.
     """
     return tuple(dict.fromkeys((*built_in, *registered(group))))
 
 
 def load(what: str, group: str, built_in: Mapping[str, str], name: str) -> object:
-    """Import what is registered under a name; what is built in comes first.
+    """Import the object of a name. A built-in object takes precedence.
 
     Args:
-        what: What messages call it: ``exporter``.
+        what: The word for it in messages: ``exporter``.
         group: The entry-point group.
-        built_in: ``module:attribute`` of what is built in, by name.
+        built_in: The built-in objects, by name, as ``module:attribute``.
         name: The name.
 
     Raises:
-        UnknownNameError: Nothing is registered under the name.
-        Exception: Whatever the module raises while it is imported; an :class:`ImportError` or :class:`AttributeError` where there is
-            no such module or attribute.
+        UnknownNameError: The name is unknown.
+        Exception: Any error of the module's import; an :class:`ImportError` or :class:`AttributeError` if there is no such module or
+            attribute.
     """
     if name in built_in:
         module, _, attribute = built_in[name].partition(":")
@@ -101,22 +102,22 @@ def load(what: str, group: str, built_in: Mapping[str, str], name: str) -> objec
 
 
 def package(group: str, name: str) -> str:
-    """Return which package registers a name, in words."""
+    """Return the package that registers a name, in words."""
     dist = registered(group)[name].dist
     return f"package {dist.name}" if dist is not None else "package of unknown name"
 
 
 @contextmanager
 def telling(what: str, group: str, wanted: object) -> Iterator[None]:
-    """Raise what a plug-in raises in the block as an error that names its module, and the package that registers it.
+    """Turn errors of a plug-in in the block into an error that names its module, and the package that registers it.
 
     Args:
-        what: What messages call it: ``exporter``.
+        what: The word for it in messages: ``exporter``.
         group: The entry-point group.
         wanted: Its name, or an object.
 
     Raises:
-        InvalidOptionError: It cannot be imported or made.
+        InvalidOptionError: It cannot be imported or created.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Messages of protocol buffers whose fields stand in a table: no generated code, which would be bound to one release of the package.
+"""Protocol-buffer messages defined by a table. Generated code is avoided, because it requires one release of protobuf.
 
-Fields are optional, so that what was sent can be told from what was not. Where the table says ``bytes`` for a text, one that is no UTF-8
-costs nothing else.
+Fields are optional, so that a missing field can be told from one that was sent. If the table says ``bytes`` for a text, invalid UTF-8
+spoils only that field.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 @lru_cache
 def message_classes(package: str, table: str) -> dict[str, Any]:
-    """Make the protobuf package's classes for the messages of a table, once.
+    """Return protobuf's classes for the messages of a table. Cached.
 
     Args:
-        package: A name of its own for them; it is not sent.
+        package: A unique package name for them; it is not transmitted.
         table: A line for each message, with its fields: ``Node: bytes name = 1; repeated Device devices = 2``. Numbers and types are
-            the protocol's; names are free.
+            defined by the protocol; names are free.
 
     Raises:
-        ImportError: The package is not installed.
+        ImportError: protobuf is not installed.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -43,10 +43,10 @@ def message_classes(package: str, table: str) -> dict[str, Any]:
 
 
 def parse_message(package: str, table: str, name: str, data: bytes) -> Any:
-    """Read a message of a table that :func:`message_classes` takes.
+    """Parse a message that a table defines; see :func:`message_classes`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The data is not a valid message.
     """
     from google.protobuf.message import DecodeError
 

@@ -1,7 +1,8 @@
-"""A reading's two halves: a header, which rarely changes, and a row of numbers, one for each of the header's keys.
+"""The two parts of a reading: a header, which rarely changes, and a row with a number for each of the header's keys.
 
-Nearly all that consumers compute from a reading (labels, texts around numbers, which columns are wanted) follows from the header alone.
-So they ask `header is previous` to learn whether anything but numbers has changed, and keep what they made in the header itself.
+Nearly everything that consumers derive from a reading (labels, texts around numbers, selections of columns) depends on the header
+only. So they check `header is previous` to learn whether anything but numbers has changed, and cache derived data in the header
+itself.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NO_LABELS: Mapping[str, str] = FrozenDict()
 KNOWN = 16
-"""Headers that are remembered: a key that comes and goes returns to one of them."""
+"""Number of recent headers to remember, so that a key that comes and goes does not create new ones."""
 
 
 class Header:
-    """All of a reading but its numbers. Never changed: a reading that differs has another header.
+    """A reading without its numbers. Immutable: a reading that differs in anything else has another header.
 
-    :func:`header` makes them, so that equal headers are one object.
+    Create it by :func:`header`, so that equal headers are one object.
 
     Attributes:
         hostname: The machine's name.
         keys: The keys of the metrics, in the order of the numbers.
         identities: The devices.
-        unavailable: By key, why a value is missing.
+        unavailable: By key, the reason for a missing value.
         backends: The sources, without the numbers of a reading.
-        unlisted: By device key, why its processes are not known.
-        labels: What tells the stream from others, where the header is that of a file.
+        unlisted: By device key, the reason why its processes are unknown.
+        labels: The labels of the stream, if the header belongs to a file.
     """
 
     __slots__ = ("_kept", "backends", "hostname", "identities", "keys", "labels", "unavailable", "unlisted")
@@ -58,11 +59,11 @@ class Header:
         return header, (*parts, self.labels)
 
     def kept(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` gave for this header at the first call with this name.
+        """Return the cached result of ``make`` for this header and name.
 
         Args:
-            name: Tells it from what others keep. A consumer whose options matter puts them, or itself, into it.
-            make: Called once, or in a race twice; the first result stays.
+            name: The name of the cache entry. A consumer with options includes these, or itself, in it.
+            make: Called on the first use, or twice in a race; the first result is kept.
         """
         found = self._kept.get(name)
         if found is None:
@@ -70,7 +71,7 @@ class Header:
         return cast("T", found)
 
     def with_keys(self, more: tuple[str, ...]) -> Header | None:
-        """Return the header of the same reading with more metrics behind the others; None where one of them is there already."""
+        """Return the header with more metrics appended; None if it already has one of them."""
 
         def wider() -> tuple[Header | None]:
             if not self.places.keys().isdisjoint(more):
@@ -81,11 +82,11 @@ class Header:
         return self.kept(("with", more), wider)[0]
 
     def selected(self, wants: Callable[[str], bool], name: Hashable) -> tuple[Header, list[int]]:
-        """Return the header of the wanted metrics and reasons alone, and the places of those metrics in this header's row.
+        """Return the header with the wanted metrics and reasons only, and the places of its metrics in this row.
 
         Args:
-            wants: Tells whether a key is wanted.
-            name: What the selection is known by: equal names select the same.
+            wants: Returns whether a key is wanted.
+            name: The name of the selection for the cache; selections with equal names must be equal.
         """
 
         def narrower() -> tuple[Header, list[int]]:
@@ -98,7 +99,7 @@ class Header:
 
     @property
     def places(self) -> Mapping[str, int]:
-        """Where the number of each key stands in the row."""
+        """The place of each key's number in the row."""
         return self.kept("places", lambda: {key: place for place, key in enumerate(self.keys)})
 
 
@@ -114,7 +115,7 @@ def header(  # one argument for each attribute
     unlisted: Mapping[str, Unavailable],
     labels: Mapping[str, str] = NO_LABELS,
 ) -> Header:
-    """Return the header of these parts: one that is known, where all are equal."""
+    """Return the header with these parts: a remembered one if all parts are equal."""
     slots = tuple(identities)
     for known in tuple(_known):
         if (
@@ -133,15 +134,15 @@ def header(  # one argument for each attribute
 
 
 def standing(backends: Sequence[BackendStatus]) -> tuple[BackendStatus, ...]:
-    """Return how sources stand, without the numbers of one reading (durations, ages, counts)."""
+    """Return the sources' statuses without the numbers of a single reading (durations, ages, counts)."""
     return tuple([BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices, reason=one.reason) for one in backends])
 
 
 class NumberTemplate:
-    """A text with places for numbers: all that texts of different readings with the same header have in common.
+    """A text with places for numbers: the part of a text that all readings with the same header share.
 
     Args:
-        parts: The text, with a number's place in the row where that number stands.
+        parts: The text in pieces. An integer in between is the place in the row of the number to insert.
     """
 
     def __init__(self, parts: Iterable[str | int]) -> None:
@@ -155,10 +156,10 @@ class NumberTemplate:
                 self._parts += ["", ""]
 
     def fill(self, texts: Sequence[str]) -> str:
-        """Return the text with the numbers in their places.
+        """Return the text with the numbers inserted.
 
         Args:
-            texts: The numbers' own texts, in the order of the row.
+            texts: The numbers as texts, in the order of the row.
         """
         parts = self._parts.copy()
         parts[1::2] = map(texts.__getitem__, self._places)
