@@ -68,16 +68,16 @@ def render() -> str:
     return "\n\n".join(
         [
             HEADER,
-            model("DeviceFields", "What does not change about a device, as attributes.", attributes, ""),
-            model("DeviceEntry", "A device: its identity, and where it stands.", own),
-            model("BackendEntry", "How one source fared.", fields(BackendStatus)),
-            model("SourceStateEntry", "How one source stands.", (field(BackendStatus, name) for name in STANDING)),
-            model("ProcessEntry", "One process that uses a device.", fields(DeviceProcess)),
-            model("StepEntry", "What the program logged at one moment.", fields(Step)),
+            model("DeviceFields", "The properties of a device that do not change, as attributes.", attributes, ""),
+            model("DeviceEntry", "A device: its identity, and its place among the devices.", own),
+            model("BackendEntry", "The status of one source.", fields(BackendStatus)),
+            model("SourceStateEntry", "The state of one source.", (field(BackendStatus, name) for name in STANDING)),
+            model("ProcessEntry", "A process that uses a device.", fields(DeviceProcess)),
+            model("StepEntry", "The numbers that the program logged at one time.", fields(Step)),
             model("WindowEntry", "A window of the program.", fields(WindowSpan)),
-            model("FindingEntry", "One thing that a rule found.", fields(Finding)),
-            model("CannotTellEntry", "What a rule cannot judge.", fields(CannotTell)),
-            model("HolderEntry", "A job, or a container of a pod, that a device was given to.", fields(Holder)),
+            model("FindingEntry", "A single problem that a rule found.", fields(Finding)),
+            model("CannotTellEntry", "A rule that cannot be evaluated.", fields(CannotTell)),
+            model("HolderEntry", "A job, or a container of a pod, that a device was allocated to.", fields(Holder)),
         ]
     )
 

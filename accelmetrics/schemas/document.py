@@ -1,7 +1,7 @@
-"""The document that ``dump --json`` prints, and the lines of recordings: their models, how they are read back, and their JSON Schemas.
+"""The document that ``dump --json`` prints, and the lines of recordings: models, parsing and JSON Schemas.
 
-Readers are lenient where releases may differ and nowhere else: reasons that this release does not know are kept, fields that
-it does not know are passed over, and any ``schema_version`` of the same major number is read.
+Readers are lenient only where releases may differ: unknown reasons are kept, unknown fields are ignored, and any ``schema_version``
+with the same major number is accepted.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
 
 FAULTS_TOLD = 5
-"""How many departures an error's message lists; a document of another kind departs everywhere."""
+"""Most deviations that an error's message lists. A document of another kind deviates everywhere."""
 
 MOST_SECONDS = 1e10
-"""How old a reading is at most: three centuries, within what every platform's calendar holds."""
+"""Greatest age of a reading in seconds: three centuries, so that dates stay within every platform's calendar."""
 
 _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
 
@@ -71,12 +71,12 @@ T = TypeVar("T")
 
 
 def recorded(record: Callable[..., T], entry: Part) -> T:
-    """Return the record that an entry has the fields of, in their order."""
+    """Return the record with the values of an entry, in the order of its fields."""
     return record(*(value for _, value in entry))
 
 
 def slot_of(entry: DeviceEntry) -> DeviceSlot:
-    """Return a device and where it stands."""
+    """Return the device slot of an entry."""
     identity = {name: getattr(entry, name) for name in DeviceIdentity._fields}
     return DeviceSlot(entry.key, entry.index, entry.visible_index, DeviceIdentity(**identity))
 
@@ -96,12 +96,12 @@ class UnavailableEntry(Part):
     """Why a value is missing."""
 
     reason: str = Field(
-        min_length=1, description="One word for programs. Readers accept reasons that they do not know.", examples=list(map(str, Reason))
+        min_length=1, description="The reason in one word, for programs. Readers accept unknown reasons.", examples=list(map(str, Reason))
     )
-    detail: str = Field("", description="What exactly was said.")
+    detail: str = Field("", description="The source's own message.")
 
     def unavailable(self) -> Unavailable:
-        """Return the reason, as a member where this release knows it, and the detail."""
+        """Return the reason and the detail. A reason known to this release becomes a member of ``Reason``."""
         return Unavailable(_REASONS.get(self.reason, self.reason), self.detail)
 
 
@@ -111,32 +111,32 @@ _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
 class NicEntry(Part):
     """A network card with RDMA."""
 
-    name: Key = Field(description="As the kernel calls it.", examples=["mlx5_0"])
-    pci_bus_id: str = Field("", description="Its PCI address, empty when unknown.")
-    numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
-    cpu_affinity: str = Field("", description="CPUs near to its slot, as ranges; empty when unknown.")
+    name: Key = Field(description="The kernel's name for it.", examples=["mlx5_0"])
+    pci_bus_id: str = Field("", description="Its PCI address; empty if unknown.")
+    numa_node: int | None = Field(None, description="NUMA node of its slot; null if unknown.")
+    cpu_affinity: str = Field("", description="CPUs near its slot, as ranges; empty if unknown.")
 
 
 class ConnectionEntry(Part):
-    """What lies between two devices, or between a device and a network card."""
+    """The connection between two devices, or between a device and a network card."""
 
     between: Annotated[list[Key], Field(min_length=2, max_length=2)] = Field(
         description="The keys of both devices, or a device's key and the card's name."
     )
     path: str = Field(
         "",
-        description="What PCIe has between them, the most that is on the way: one switch, several, a host bridge, several of one NUMA "
-        "node, the link between nodes; empty when unknown.",
+        description="The PCIe path between them, named after its farthest part: one switch at most (PIX), several switches (PXB), a host "
+        "bridge (PHB), several host bridges of one NUMA node (NODE), the link between NUMA nodes (SYS); empty if unknown.",
         examples=["PIX", "PXB", "PHB", "NODE", "SYS"],
     )
-    link: str = Field("", description="The kind of direct links between them; empty where there are none.", examples=["nvlink", "xgmi"])
-    links: int | None = Field(0, description="How many there are; null when unknown.")
-    hops: int | None = Field(None, description="Over how many of them data travels; null when unknown.")
-    switched: bool = Field(False, description="Whether they lead through switches.")
-    unavailable: dict[Key, UnavailableEntry] = Field(default_factory=dict, description="Why path or links is unknown, by these names.")
+    link: str = Field("", description="The kind of direct links between them; empty if there are none.", examples=["nvlink", "xgmi"])
+    links: int | None = Field(0, description="Number of direct links; null if unknown.")
+    hops: int | None = Field(None, description="Number of links that data passes on its way; null if unknown.")
+    switched: bool = Field(False, description="Whether the links lead through switches.")
+    unavailable: dict[Key, UnavailableEntry] = Field(default_factory=dict, description="Under path or links, the reason why it is unknown.")
 
     def connection(self) -> Connection:
-        """Return it as snapshots have it."""
+        """Return the connection as in snapshots."""
         one, other = self.between
         missing = {name: entry.unavailable() for name, entry in self.unavailable.items()}
         return Connection((one, other), self.path, self.link, self.links, self.hops, self.switched, missing)
@@ -145,38 +145,38 @@ class ConnectionEntry(Part):
 class TopologyEntry(Part):
     """How devices are connected with each other, and with network cards."""
 
-    connections: list[ConnectionEntry] = Field(description="One for each pair of devices, then one for each device and card.")
+    connections: list[ConnectionEntry] = Field(description="One per pair of devices, then one per device and network card.")
     nics: list[NicEntry] = Field(description="The network cards with RDMA.")
 
     def topology(self) -> Topology:
-        """Return it as snapshots have it."""
+        """Return the topology as in snapshots."""
         return Topology(tuple(entry.connection() for entry in self.connections), tuple(recorded(Nic, entry) for entry in self.nics))
 
 
 class _Head(Part):
-    """What documents of a machine begin with."""
+    """The first fields of every document of a machine."""
 
     schema_version: Annotated[str, StringConstraints(pattern=rf"^{SCHEMA_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
-        description="Version of this form; the number before the dot rises when old readers would misread it."
+        description="Version of this format; the number before the dot rises when old readers would misread it."
     )
-    timestamp: Timestamp = Field(description="When the sample was put together (RFC 3339, UTC).")
+    timestamp: Timestamp = Field(description="When the sample was completed (RFC 3339, UTC).")
     hostname: str = Field(description="The machine's name.")
 
 
 class Document(_Head):
     """One sample of one machine."""
 
-    metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent here and has its reason below.")
+    metrics: dict[Key, Number] = Field(description="Finite numbers by key. A missing value is absent; its reason is in unavailable.")
     devices: Devices
-    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
-    backends: list[BackendEntry] = Field(description="How each source fared.")
+    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, the reason for a missing value.")
+    backends: list[BackendEntry] = Field(description="The status of each source.")
     processes: dict[Key, list[ProcessEntry]] = Field(
-        default_factory=dict, description="By device key, the processes that use it; no entry where the source cannot say."
+        default_factory=dict, description="By device key, the processes that use the device; no entry if the source cannot list them."
     )
     unlisted: dict[Key, UnavailableEntry] = Field(
-        default_factory=dict, description="By device key, why the source cannot say which processes use it."
+        default_factory=dict, description="By device key, the reason why the source cannot list its processes."
     )
-    topology: TopologyEntry | None = Field(None, description="How the devices are connected; left out where that was not asked for.")
+    topology: TopologyEntry | None = Field(None, description="How the devices are connected; left out unless requested.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
@@ -186,7 +186,7 @@ class Document(_Head):
         return self
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot that this is the document of."""
+        """Return the snapshot of this document."""
         return Snapshot(
             self.timestamp,
             self.hostname,
@@ -208,55 +208,57 @@ class TopologyDocument(_Head):
 
 
 def are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
-    """Return whether these are metrics; False if in doubt.
+    """Return whether an object is a dict of valid metrics; False if in doubt.
 
     Raises:
-        OverflowError: A whole number is beyond what a float holds.
+        OverflowError: An integer is too large for a float.
     """
     return isinstance(metrics, dict) and "" not in metrics and are_finite(metrics.values())
 
 
 class FindingsEntry(Part):
-    """What rules have found until then."""
+    """The findings of rules at one time."""
 
-    current: list[FindingEntry] = Field([], description="What lasts.")
-    ended: list[FindingEntry] = Field([], description="What was over since they were written before.")
-    cannot_tell: list[CannotTellEntry] = Field([], description="What could not be judged.")
+    current: list[FindingEntry] = Field([], description="Conditions that last.")
+    ended: list[FindingEntry] = Field([], description="Conditions that ended since the findings were last written.")
+    cannot_tell: list[CannotTellEntry] = Field([], description="Rules that could not be evaluated.")
 
     def findings(self) -> Findings:
-        """Return them as records have them."""
+        """Return the findings as in records."""
         lacks = (CannotTell(one.rule, tuple(one.keys), one.metric, one.reason, one.detail) for one in self.cannot_tell)
         current, ended = (tuple(recorded(Finding, one) for one in found) for found in (self.current, self.ended))
         return Findings(current, ended, tuple(lacks))
 
 
 class HoldersEntry(Part):
-    """Who holds the devices."""
+    """The jobs and pods that devices are allocated to."""
 
-    found: list[HolderEntry] = Field([], description="Each with its device.")
-    sources: dict[Key, str] = Field({}, description="By source that was asked, why its answer is missing; empty where it is there.")
+    found: list[HolderEntry] = Field([], description="The allocations, each with its device.")
+    sources: dict[Key, str] = Field({}, description="By source asked, the reason why it did not answer; empty if it did.")
 
     def holders(self) -> Holders:
-        """Return them as records have them."""
+        """Return the holders as in records."""
         return Holders(tuple(recorded(Holder, one) for one in self.found), self.sources)
 
 
 class _Changing(Part):
-    """What changes from line to line in every form, but for the metrics."""
+    """The fields that change from line to line in every format, except the metrics."""
 
-    timestamp: Timestamp = Field(description="When the reading was put together (RFC 3339, UTC).")
-    training: list[StepEntry] = Field([], description="What the program logged since the reading before.")
-    windows: list[WindowEntry] = Field([], description="Windows that ended since the reading before, and those that began and are open.")
-    processes: dict[Key, list[ProcessEntry]] = Field(
-        {}, description="By device key, the processes that use it; no entry where the source cannot say."
+    timestamp: Timestamp = Field(description="When the reading was completed (RFC 3339, UTC).")
+    training: list[StepEntry] = Field([], description="Steps that the program logged since the previous reading.")
+    windows: list[WindowEntry] = Field(
+        [], description="Windows that ended since the previous reading, and windows that began and are open."
     )
-    monitor: dict[str, Number] | None = Field(None, description="How the monitor fares; left out while only its counts of readings change.")
-    findings: FindingsEntry | None = Field(None, description="What rules have found; left out while it does not change.")
+    processes: dict[Key, list[ProcessEntry]] = Field(
+        {}, description="By device key, the processes that use the device; no entry if the source cannot list them."
+    )
+    monitor: dict[str, Number] | None = Field(None, description="The monitor's status; left out while only its counts of readings change.")
+    findings: FindingsEntry | None = Field(None, description="The findings of rules; left out while they do not change.")
 
     def record(
         self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings = NO_FINDINGS
     ) -> Record:
-        """Make the record, with what stays the same."""
+        """Return the record of this line and the given constant parts."""
         processes = {key: tuple(recorded(DeviceProcess, entry) for entry in found) for key, found in self.processes.items()}
         snapshot = Snapshot(
             self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
@@ -269,7 +271,7 @@ class _Changing(Part):
 
 
 class DocumentLine(_Changing):
-    """What changes from document to document, and what stands beside it."""
+    """The changing fields of a line that is a whole document, and its additional fields."""
 
     backends: list[BackendEntry]
     labels: Mapping[str, str] = NO_LABELS
@@ -277,22 +279,22 @@ class DocumentLine(_Changing):
 
 
 class SourceEntry(Part):
-    """How one source was read."""
+    """The reading of one source."""
 
-    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
-    age_seconds: float | None = Field(None, le=MOST_SECONDS, description="How old the reading was; left out when there was none.")
-    duration_seconds: float | None = Field(None, description="How long it took; left out when there was none.")
+    sequence: int = Field(0, ge=0, description="Number of the reading; it stays the same if a reading is served again.")
+    age_seconds: float | None = Field(None, le=MOST_SECONDS, description="Age of the reading; left out if there was none.")
+    duration_seconds: float | None = Field(None, description="Duration of the reading; left out if there was none.")
 
 
 class PlainReading(_Changing):
-    """The line of a reading, but for the metrics."""
+    """The line of a reading without its metrics."""
 
-    stream: Key = Field(description="Whose header goes with it.")
-    step: int | None = Field(None, description="The last step that the program named since the reading before.")
-    sources: dict[Key, SourceEntry] = Field({}, description="By backend, how it was read.")
+    stream: Key = Field(description="The stream to whose last header it belongs.")
+    step: int | None = Field(None, description="The last step number that the program gave since the previous reading.")
+    sources: dict[Key, SourceEntry] = Field({}, description="By backend, its reading.")
 
     def status(self, stands: BackendStatus) -> BackendStatus:
-        """Return how a source fared: what the header says of it, and this line."""
+        """Return a source's status: the fields from the header, with the numbers of this line."""
         entry = self.sources.get(stands.name)
         if entry is None:
             return stands
@@ -302,29 +304,27 @@ class PlainReading(_Changing):
 
 
 class ReadingLine(PlainReading):
-    """One reading, to which the last header of its stream belongs."""
+    """A reading. The last header of its stream belongs to it."""
 
-    metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent, and the header says why.")
+    metrics: dict[Key, Number] = Field(description="Finite numbers by key. A missing value is absent; its reason is in the header.")
 
 
 class HeaderLine(Part):
-    """What holds for the readings of its stream from here on."""
+    """The constant data of the readings of a stream, valid until its next header."""
 
     schema_version: Annotated[str, StringConstraints(pattern=rf"^{LINES_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
         description="Version of these lines; the number before the dot rises when old readers would misread them."
     )
-    stream: Key = Field(description="The writer's name, by which its readings are known among those of others in the file.")
+    stream: Key = Field(description="The writer's name, which identifies its readings in a file with several writers.")
     hostname: str = Field(description="The machine's name.")
-    labels: dict[str, str] = Field(
-        description="What tells these readings from others: the user's labels, run id, rank, the scheduler's job."
-    )
+    labels: dict[str, str] = Field(description="Labels that identify these readings: the user's labels, run id, rank, the scheduler's job.")
     devices: Devices
-    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
-    backends: list[SourceStateEntry] = Field(description="How each source stands.")
-    unlisted: dict[Key, UnavailableEntry] = Field({}, description="By device key, why the source cannot say which processes use it.")
+    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, the reason for a missing value.")
+    backends: list[SourceStateEntry] = Field(description="The state of each source.")
+    unlisted: dict[Key, UnavailableEntry] = Field({}, description="By device key, the reason why the source cannot list its processes.")
 
     def header(self) -> Header:
-        """Return what it says, as records have it."""
+        """Return the header as in records."""
         return header_of(
             self.hostname,
             (),
@@ -337,7 +337,10 @@ class HeaderLine(Part):
 
 
 def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
-    """Return what :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
+    """Return a monitor's status from the numbers that :meth:`MonitorStatus.flat` gave.
+
+    Fields that lines do not have (an exporter's last error) have their defaults.
+    """
     exporters: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         if match := _COUNTER.fullmatch(key):
@@ -354,10 +357,13 @@ def _whole(key: str, value: int | float) -> int:
 
 
 def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
-    """Read a document: its text, or what ``json.loads`` made of it.
+    """Return the snapshot of a document.
+
+    Args:
+        document: The text, or the result of ``json.loads``.
 
     Raises:
-        DocumentError: It is not such a document.
+        DocumentError: It is not a valid document.
     """
     try:
         if isinstance(document, (str, bytes)):
@@ -368,7 +374,7 @@ def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
 
 
 def describe(error: ValidationError) -> str:
-    """Return where a document departs, and how, in one line."""
+    """Return where and how a document deviates, in one line."""
     faults = [f"{_path(fault['loc'])}{fault['msg'].removeprefix('Value error, ')}" for fault in error.errors(include_url=False)]
     more = len(faults) - FAULTS_TOLD
     return "; ".join(faults[:FAULTS_TOLD]) + (f"; and {more} more" if more > 0 else "")
@@ -384,15 +390,15 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 # The published schema
 
-# Graphcore's keys hold parentheses.
+# With parentheses, because Graphcore's keys contain them.
 _SPECIAL = re.compile(r"[.()\[\]*+?|^$\\]")
 _ANY_KIND = rf"(?!(?:{'|'.join(sorted(NO_KINDS))})\.)[a-z][a-z0-9]*"
 
 
 def json_schema() -> dict[str, Any]:
-    """Make the JSON Schema (draft 2020-12) of the document, as plain containers.
+    """Return the JSON Schema (draft 2020-12) of the document, as plain containers.
 
-    Keys of the catalogue are held to its types and bounds; other keys may carry any number, for backends from elsewhere.
+    Keys of the catalogue must have its types and bounds. Other keys may have any number, for backends of other packages.
     """
     schema = Document.model_json_schema(mode="serialization")
     _name_keys(schema["properties"], "metrics", "unavailable", "processes", "unlisted")
@@ -404,7 +410,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def topology_schema() -> dict[str, Any]:
-    """Make the JSON Schema (draft 2020-12) of what ``topology --json`` prints, as plain containers."""
+    """Return the JSON Schema (draft 2020-12) of the output of ``topology --json``, as plain containers."""
     head = {"$schema": DIALECT, "$id": f"urn:accelmetrics:topology:{SCHEMA_VERSION}", "title": "accelmetrics topology --json"}
     schema = TopologyDocument.model_json_schema(mode="serialization")
     _name_keys(schema["$defs"]["ConnectionEntry"]["properties"], "unavailable")
@@ -412,7 +418,7 @@ def topology_schema() -> dict[str, Any]:
 
 
 def lines_schema() -> dict[str, Any]:
-    """Make the JSON Schema (draft 2020-12) of both kinds of lines, as plain containers."""
+    """Return the JSON Schema (draft 2020-12) of both kinds of lines, as plain containers."""
     schema = TypeAdapter(HeaderLine | ReadingLine).json_schema()
     parts = schema["$defs"]
     _name_keys(parts["HeaderLine"]["properties"], "unavailable", "unlisted")
@@ -424,24 +430,24 @@ def lines_schema() -> dict[str, Any]:
 
 
 def _name_keys(properties: dict[str, Any], *names: str) -> None:
-    """Say of mappings that their keys are not empty."""
+    """Add to the schemas of mappings that their keys are not empty."""
     for name in names:
-        # Older releases of pydantic leave this out, and the published copy must not depend on the release.
+        # Older releases of pydantic leave this out. The published schema must not depend on the release, so the part is set here.
         properties[name].pop("propertyNames", None)
         properties[name]["propertyNames"] = {"minLength": 1}
 
 
 def values_of_catalogue() -> dict[str, Any]:
-    """Make what a schema says of flat metrics: the catalogue's keys with their types and bounds, any number under other keys."""
+    """Return the schema of flat metrics: keys of the catalogue with types and bounds, and any number under other keys."""
     rows = {pattern(spelling): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)}
     return {"patternProperties": rows, "additionalProperties": {"type": "number"}}
 
 
 def pattern(template: str) -> str:
-    """Make the regular expression of a key template, in the part of the language that ECMA 262 and Python share."""
+    """Return the regular expression of a key template, in the syntax that ECMA 262 and Python share."""
     found = device_key(template)
     text = _SPECIAL.sub(r"\\\g<0>", template)
-    if found is not None and not found.process:  # the keys of a partition stand below those of its device
+    if found is not None and not found.process:  # a partition's keys begin with its device's key
         text = text.replace("{i}", rf"[0-9]+(\.{PARTITION}\.[0-9]+)?")
     text = fill(text, "[0-9]+").replace(ANY_KIND, _ANY_KIND).replace("{i}", "[0-9]+")
     for placeholder in ("{path}", "{device}", "{port}", "{label}"):
@@ -450,7 +456,7 @@ def pattern(template: str) -> str:
 
 
 def value(row: Metric) -> dict[str, Any]:
-    """Make the schema of a metric's value."""
+    """Return the schema of a metric's value."""
     schema: dict[str, Any] = {"type": "integer" if row.integer else "number"}
     for word, bound in (("minimum", row.minimum), ("maximum", row.maximum)):
         if bound is not None:

@@ -1,4 +1,4 @@
-"""The identity of a device, what runs on it, and how a source fared: the light records that a snapshot is made of."""
+"""Basic records of a snapshot: the identity of a device, the processes on it, and the status of a source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 DeviceKind = str
-"""The first word of a device's keys: ``gpu``, ``tpu``, ``npu``, or any other lower-case word that a backend gives."""
+"""The first word of a device's keys: ``gpu``, ``tpu``, ``npu``, or any other lower-case word from a backend."""
 Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 
 
@@ -16,14 +16,14 @@ _PCI_ADDRESS = re.compile(
     r"(?:(?:0x)?(?P<domain>[0-9a-f]{1,8}):)?(?:0x)?(?P<bus>[0-9a-f]{1,2}):(?:0x)?(?P<slot>[0-9a-f]{1,2})\.(?:0x)?(?P<function>[0-7])"
 )
 _BACKENDS = {"google": "tpu", "aws": "neuron", "habana": "gaudi", "huawei": "ascend"}
-"""Of built-in backends, those that are not named after the vendor whose devices they list."""
+"""Built-in backends with another name than the vendor of their devices."""
 
 
 def pci_address(text: str) -> str:
-    """Write a PCI address as the kernel does: ``0000:3b:00.0``. Addresses are equal where this gives the same of both.
+    """Return a PCI address in the kernel's notation: ``0000:3b:00.0``. Use it to compare addresses.
 
-    Vendors print its domain with two, four or eight digits or none, with ``0x`` and without, and in either case. What is no PCI address
-    stays as it is, in lower case and without white space around it.
+    Vendors print the domain with two, four or eight digits or none, with or without ``0x``, in upper or lower case. A text that is
+    not a PCI address is returned in lower case, without surrounding white space.
     """
     text = text.strip().lower()
     found = _PCI_ADDRESS.fullmatch(text)
@@ -33,36 +33,36 @@ def pci_address(text: str) -> str:
 
 
 class DeviceIdentity(NamedTuple):
-    """What does not change about a device while it is there.
+    """The properties of a device that do not change while it is present.
 
     Attributes:
         kind: The first word of its key. It is ``gpu``, ``tpu``, …
-        vendor: The vendor in one lower-case word. It is ``nvidia``, ``amd``, …
-        vendor_index: The vendor's own number for it. It is NVML's index, or the card number of rocm-smi.
-        name: The product name as the driver gives it.
-        uuid: The vendor's unique id, empty when there is none.
-        pci_bus_id: The PCI address as the vendor writes it, empty when unknown. Most write ``00000000:C1:00.0``.
-        serial: The board's serial number, empty when unknown.
-        architecture: The chip's architecture, empty when unknown. It is ``Hopper``, ``gfx942``, …
-        driver_version: The driver's version, empty when unknown.
-        runtime_version: The newest CUDA or ROCm version that the driver supports, empty when unknown.
-        firmware: VBIOS or firmware version, empty when unknown.
-        cores: Number of the vendor's cores; None when unknown. NVIDIA's are CUDA cores.
-        memory_total_bytes: Memory of the device in bytes; None when unknown. It is None where that changes, too.
-        numa_node: NUMA node of its slot; None when unknown.
-        cpu_affinity: CPUs near to its slot, as ranges: ``0-31,64-95``; empty when unknown.
+        vendor: The vendor, as one lower-case word. It is ``nvidia``, ``amd``, …
+        vendor_index: The vendor's own number of the device. It is NVML's index, or the card number of rocm-smi.
+        name: The product name from the driver.
+        uuid: The vendor's unique id; empty if there is none.
+        pci_bus_id: The PCI address in the vendor's notation; empty if unknown. Most write ``00000000:C1:00.0``.
+        serial: The board's serial number; empty if unknown.
+        architecture: The chip's architecture; empty if unknown. It is ``Hopper``, ``gfx942``, …
+        driver_version: The driver's version; empty if unknown.
+        runtime_version: The newest CUDA or ROCm version that the driver supports; empty if unknown.
+        firmware: VBIOS or firmware version; empty if unknown.
+        cores: Number of the vendor's cores; None if unknown. NVIDIA's are CUDA cores.
+        memory_total_bytes: Memory of the device in bytes; None if unknown. It is also None if the amount changes.
+        numa_node: NUMA node of its slot; None if unknown.
+        cpu_affinity: CPUs near its slot, as ranges: ``0-31,64-95``; empty if unknown.
         unified: Whether it shares the host's memory.
-        parent: UUID of the device that it is a partition of, empty for a whole device.
-        gpu_instance_id: Of a MIG instance, the id of its GPU instance; None when unknown. Its compute instances share it.
-        minor_number: ``N`` of its device node ``/dev/nvidiaN``; None when unknown. It is not always the vendor's number.
-        part_number: Part number of its board, as its maker has it; empty when unknown.
-        compute_capability: CUDA compute capability, ``9.0``; empty when unknown.
-        fabric: How it stands in the fabric that connects several machines' devices; empty when there is none.
-        chassis_serial: Serial number of the chassis or rack that it is in, empty when unknown.
-        chassis_slot: Slot of that chassis, its switches counted; None when unknown.
-        tray_index: Number of its tray among the compute trays of the chassis; None when unknown.
-        host_id: Number of its host within the slot; None when unknown.
-        module_id: Number of it within the host; None when unknown.
+        parent: UUID of the device that it is a partition of; empty for a whole device.
+        gpu_instance_id: Id of the GPU instance of a MIG instance; None if unknown. Its compute instances share it.
+        minor_number: ``N`` of its device node ``/dev/nvidiaN``; None if unknown. It may differ from the vendor's number.
+        part_number: The manufacturer's part number of its board; empty if unknown.
+        compute_capability: CUDA compute capability, ``9.0``; empty if unknown.
+        fabric: State of its connection to the fabric that links devices of several machines; empty if there is none.
+        chassis_serial: Serial number of its chassis or rack; empty if unknown.
+        chassis_slot: Its slot in that chassis, counting the switches; None if unknown.
+        tray_index: Number of its tray among the compute trays of the chassis; None if unknown.
+        host_id: Number of its host within the slot; None if unknown.
+        module_id: Its number within the host; None if unknown.
     """
 
     kind: DeviceKind
@@ -95,24 +95,24 @@ class DeviceIdentity(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """The built-in backend that lists devices of its vendor; of other vendors, the vendor."""
+        """The built-in backend that lists devices of this vendor; for other vendors, the vendor's name."""
         return _BACKENDS.get(self.vendor, self.vendor)
 
     @property
     def anchor(self) -> str:
-        """What the device is recognised by after a driver reload: its UUID, else its PCI address, else its number."""
+        """The identifier that survives a driver reload: the UUID, else the PCI address, else the vendor's number."""
         return self.uuid or self.pci_bus_id or f"{self.vendor}:{self.kind}:{self.vendor_index}"
 
 
 class DeviceProcess(NamedTuple):
-    """One process that uses a device.
+    """A process that uses a device.
 
     Attributes:
-        pid: Process id as the driver reports it. It is the machine's, or that of the PID namespace of the program that asked.
-        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
-        memory_bytes: Device memory that it holds, in bytes; None where not said.
-        utilization: Share of the device's compute time, in percent; None where not said.
-        memory_utilization: Share of the memory controller's time, in percent; None where not said.
+        pid: Process id from the driver. It is the machine's, or that of the PID namespace of the program that asked.
+        type: ``compute``, ``graphics`` or ``compute+graphics``; empty if the driver does not report it.
+        memory_bytes: Device memory that it holds, in bytes; None if not reported.
+        utilization: Share of the device's compute time, in percent; None if not reported.
+        memory_utilization: Share of the memory controller's time, in percent; None if not reported.
     """
 
     pid: int
@@ -123,21 +123,23 @@ class DeviceProcess(NamedTuple):
 
 
 class BackendStatus(NamedTuple):
-    """How one backend fared in one snapshot.
+    """The status of one backend in one snapshot.
 
     Attributes:
         name: The backend's name.
-        status: Whether it is there and gave what it should. It is ``ok``; ``absent`` (nothing of this vendor here); ``degraded`` (some
-            devices or values are missing that should be there); ``failed``; ``timed_out`` (a call is in progress without an answer).
-        detail: What was found or what went wrong, in words.
-        source: Where the numbers come from, empty while nothing is open. It is ``nvml``, ``rocm-smi``, …
-        duration_seconds: How long the reading took; None when there was none.
-        read_at: When the source was read (RFC 3339, UTC); empty when it never was.
-        age_seconds: How old the reading was; None when there was none. Its age is that when the snapshot was put together.
-        sequence: Number of the reading: one that is served twice keeps its number.
-        devices: Devices that it lists; where it never listed any, those found without its driver. They are whole devices, found on the PCI
-            bus say, and at least one where the driver itself speaks of an error. A library without a device is none.
-        reason: Why it could not be opened, as a reason of missing values; empty for one that is open or absent.
+        status: Whether the source is present and gave everything that it should. It is ``ok``; ``absent`` (no hardware of this vendor
+            here); ``degraded`` (some devices or values are missing that should be there); ``failed``; ``timed_out`` (a call is in
+            progress without an answer).
+        detail: The detected hardware or the error, in words.
+        source: Where the numbers come from; empty while nothing is open. It is ``nvml``, ``rocm-smi``, …
+        duration_seconds: Duration of the reading; None if there was none.
+        read_at: When the source was read (RFC 3339, UTC); empty if it never was.
+        age_seconds: Age of the reading when the snapshot was put together; None if there was none.
+        sequence: Number of the reading; it stays the same if a reading is served again.
+        devices: Number of devices that it lists, or that were found without its driver if it never listed any. They are whole
+            devices, found on the PCI bus for example, and at least one if the driver itself reports an error. A library without a
+            device is none.
+        reason: Why it could not be opened, as a reason of missing values; empty if it is open or absent.
     """
 
     name: str
@@ -153,19 +155,19 @@ class BackendStatus(NamedTuple):
 
     @property
     def silent(self) -> bool:
-        """Whether it gave nothing, though it has devices here or has been read before."""
+        """Whether it gave nothing, although it has devices here or was read before."""
         return self.status in ("failed", "timed_out") and (self.devices > 0 or self.sequence > 0)
 
 
 class DeviceSlot(NamedTuple):
-    """A device and where it stands in this process.
+    """A device and its place in this process.
 
     Attributes:
-        key: What the keys of its metrics begin with: ``gpu.0``.
+        key: The device's key, and the prefix of its metrics' keys: ``gpu.0``.
         index: The number in its key.
-        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``; None where that hides it.
-        identity: What does not change about it.
-        listed_by: The name of the backend that lists it; empty where that is not known, as in documents.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``; None if that hides it.
+        identity: The properties that do not change.
+        listed_by: The name of the backend that lists it; empty if unknown, as in documents.
     """
 
     key: str
@@ -176,10 +178,10 @@ class DeviceSlot(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """The backend that lists it; where that is not known, the one that lists devices of this vendor."""
+        """The backend that lists it; if that is unknown, the one that lists devices of this vendor."""
         return self.listed_by or self.identity.backend
 
     @property
     def unique_id(self) -> str:
-        """What tells it from all others to another system: its UUID, else its PCI address, else its key; never empty."""
+        """A unique identifier for other systems: the UUID, else the PCI address, else the key; never empty."""
         return self.identity.uuid or self.identity.pci_bus_id or self.key

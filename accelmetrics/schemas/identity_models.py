@@ -14,7 +14,7 @@ from accelmetrics.schemas.view_model import Key, LoggedNumber, Number, Part, Tim
 
 
 class DeviceFields:
-    """What does not change about a device, as attributes."""
+    """The properties of a device that do not change, as attributes."""
 
     kind: DeviceKind
     vendor: str
@@ -45,84 +45,84 @@ class DeviceFields:
 
 
 class DeviceEntry(Part):
-    """A device: its identity, and where it stands."""
+    """A device: its identity, and its place among the devices."""
 
-    key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
+    key: Key = Field(description="The device's key, and the prefix of its metrics' keys: gpu.0.")
     kind: Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*$")] = Field(description="The first word of its key.")
-    vendor: str = Field(description="The vendor in one lower-case word.")
+    vendor: str = Field(description="The vendor, as one lower-case word.")
     index: int = Field(ge=0, description="The number in its key.")
-    vendor_index: int = Field(description="The vendor's own number for it.")
-    visible_index: int | None = Field(None, description="Its position under the vendor's *_VISIBLE_DEVICES; null where that hides it.")
-    name: str = Field("", description="The product name as the driver gives it.")
-    uuid: str = Field("", description="The vendor's unique id, empty when there is none.")
-    pci_bus_id: str = Field("", description="The PCI address as the vendor writes it, empty when unknown.")
-    serial: str = Field("", description="The board's serial number, empty when unknown.")
-    architecture: str = Field("", description="The chip's architecture, empty when unknown.")
-    driver_version: str = Field("", description="The driver's version, empty when unknown.")
-    runtime_version: str = Field("", description="The newest CUDA or ROCm version that the driver supports, empty when unknown.")
-    firmware: str = Field("", description="VBIOS or firmware version, empty when unknown.")
-    cores: int | None = Field(None, description="Number of the vendor's cores; null when unknown.")
-    memory_total_bytes: int | None = Field(None, description="Memory of the device in bytes; null when unknown.")
-    numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
-    cpu_affinity: str = Field("", description="CPUs near to its slot, as ranges: 0-31,64-95; empty when unknown.")
+    vendor_index: int = Field(description="The vendor's own number of the device.")
+    visible_index: int | None = Field(None, description="Its position under the vendor's *_VISIBLE_DEVICES; null if that hides it.")
+    name: str = Field("", description="The product name from the driver.")
+    uuid: str = Field("", description="The vendor's unique id; empty if there is none.")
+    pci_bus_id: str = Field("", description="The PCI address in the vendor's notation; empty if unknown.")
+    serial: str = Field("", description="The board's serial number; empty if unknown.")
+    architecture: str = Field("", description="The chip's architecture; empty if unknown.")
+    driver_version: str = Field("", description="The driver's version; empty if unknown.")
+    runtime_version: str = Field("", description="The newest CUDA or ROCm version that the driver supports; empty if unknown.")
+    firmware: str = Field("", description="VBIOS or firmware version; empty if unknown.")
+    cores: int | None = Field(None, description="Number of the vendor's cores; null if unknown.")
+    memory_total_bytes: int | None = Field(None, description="Memory of the device in bytes; null if unknown.")
+    numa_node: int | None = Field(None, description="NUMA node of its slot; null if unknown.")
+    cpu_affinity: str = Field("", description="CPUs near its slot, as ranges: 0-31,64-95; empty if unknown.")
     unified: bool = Field(False, description="Whether it shares the host's memory.")
-    parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
-    gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")
-    minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null when unknown.")
-    part_number: str = Field("", description="Part number of its board, as its maker has it; empty when unknown.")
-    compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty when unknown.")
-    fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
-    chassis_serial: str = Field("", description="Serial number of the chassis or rack that it is in, empty when unknown.")
-    chassis_slot: int | None = Field(None, description="Slot of that chassis, its switches counted; null when unknown.")
-    tray_index: int | None = Field(None, description="Number of its tray among the compute trays of the chassis; null when unknown.")
-    host_id: int | None = Field(None, description="Number of its host within the slot; null when unknown.")
-    module_id: int | None = Field(None, description="Number of it within the host; null when unknown.")
+    parent: str = Field("", description="UUID of the device that it is a partition of; empty for a whole device.")
+    gpu_instance_id: int | None = Field(None, description="Id of the GPU instance of a MIG instance; null if unknown.")
+    minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null if unknown.")
+    part_number: str = Field("", description="The manufacturer's part number of its board; empty if unknown.")
+    compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty if unknown.")
+    fabric: str = Field("", description="State of its connection to the fabric that links devices of several machines; empty if there is none.")
+    chassis_serial: str = Field("", description="Serial number of its chassis or rack; empty if unknown.")
+    chassis_slot: int | None = Field(None, description="Its slot in that chassis, counting the switches; null if unknown.")
+    tray_index: int | None = Field(None, description="Number of its tray among the compute trays of the chassis; null if unknown.")
+    host_id: int | None = Field(None, description="Number of its host within the slot; null if unknown.")
+    module_id: int | None = Field(None, description="Its number within the host; null if unknown.")
 
 
 class BackendEntry(Part):
-    """How one source fared."""
+    """The status of one source."""
 
     name: Key = Field(description="The backend's name.")
-    status: Status = Field(description="Whether it is there and gave what it should.")
-    detail: str = Field("", description="What was found or what went wrong, in words.")
-    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
-    duration_seconds: float | None = Field(None, description="How long the reading took; null when there was none.")
-    read_at: str = Field("", description="When the source was read (RFC 3339, UTC); empty when it never was.")
-    age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
-    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
-    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
-    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
+    status: Status = Field(description="Whether the source is present and gave everything that it should.")
+    detail: str = Field("", description="The detected hardware or the error, in words.")
+    source: str = Field("", description="Where the numbers come from; empty while nothing is open.")
+    duration_seconds: float | None = Field(None, description="Duration of the reading; null if there was none.")
+    read_at: str = Field("", description="When the source was read (RFC 3339, UTC); empty if it never was.")
+    age_seconds: float | None = Field(None, description="Age of the reading when the snapshot was put together; null if there was none.")
+    sequence: int = Field(0, ge=0, description="Number of the reading; it stays the same if a reading is served again.")
+    devices: int = Field(0, ge=0, description="Number of devices that it lists, or that were found without its driver if it never listed any.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty if it is open or absent.")
 
 
 class SourceStateEntry(Part):
-    """How one source stands."""
+    """The state of one source."""
 
     name: Key = Field(description="The backend's name.")
-    status: Status = Field(description="Whether it is there and gave what it should.")
-    detail: str = Field("", description="What was found or what went wrong, in words.")
-    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
-    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
-    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
+    status: Status = Field(description="Whether the source is present and gave everything that it should.")
+    detail: str = Field("", description="The detected hardware or the error, in words.")
+    source: str = Field("", description="Where the numbers come from; empty while nothing is open.")
+    devices: int = Field(0, ge=0, description="Number of devices that it lists, or that were found without its driver if it never listed any.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty if it is open or absent.")
 
 
 class ProcessEntry(Part):
-    """One process that uses a device."""
+    """A process that uses a device."""
 
-    pid: int = Field(description="Process id as the driver reports it.")
-    type: str = Field("", description="compute, graphics or compute+graphics; empty when the driver does not say.")
-    memory_bytes: int | None = Field(None, description="Device memory that it holds, in bytes; null where not said.")
-    utilization: float | None = Field(None, description="Share of the device's compute time, in percent; null where not said.")
-    memory_utilization: float | None = Field(None, description="Share of the memory controller's time, in percent; null where not said.")
+    pid: int = Field(description="Process id from the driver.")
+    type: str = Field("", description="compute, graphics or compute+graphics; empty if the driver does not report it.")
+    memory_bytes: int | None = Field(None, description="Device memory that it holds, in bytes; null if not reported.")
+    utilization: float | None = Field(None, description="Share of the device's compute time, in percent; null if not reported.")
+    memory_utilization: float | None = Field(None, description="Share of the memory controller's time, in percent; null if not reported.")
 
 
 class StepEntry(Part):
-    """What the program logged at one moment."""
+    """The numbers that the program logged at one time."""
 
-    timestamp: Timestamp = Field(description="When (RFC 3339, UTC).")
-    step: int | None = Field(None, description="The program's own step; null where it named none.")
-    values: dict[Key, LoggedNumber] = Field(description="Its numbers by name; a text in documents where it is not finite.")
-    rank: int | None = Field(None, description="The rank of the process that logged it; null where it has none.")
-    node: str = Field("", description="The machine that it ran on; empty where that is not known.")
+    timestamp: Timestamp = Field(description="When it logged them (RFC 3339, UTC).")
+    step: int | None = Field(None, description="The program's own step number; null if it gave none.")
+    values: dict[Key, LoggedNumber] = Field(description="The program's numbers by name; a number that is not finite is a text in documents.")
+    rank: int | None = Field(None, description="The rank of the process that logged it; null if it has none.")
+    node: str = Field("", description="The machine that the process ran on; empty if unknown.")
 
 
 class WindowEntry(Part):
@@ -134,32 +134,32 @@ class WindowEntry(Part):
 
 
 class FindingEntry(Part):
-    """One thing that a rule found."""
+    """A single problem that a rule found."""
 
     rule: Key = Field(description="The rule's name.")
     severity: Key = Field(description="critical, warning or info.")
-    key: str = Field("", description="What it is about: a device's key, a rank, a source; empty for the run.")
-    message: str = Field("", description="What was read, in words.")
-    value: Number = Field(description="What was measured when it was found.")
-    threshold: Number = Field(description="The limit that it was compared with.")
+    key: str = Field("", description="The subject: a device's key, a rank, or a source; empty for the whole run.")
+    message: str = Field("", description="The observation in words.")
+    value: Number = Field(description="The measured value at the time of the finding.")
+    threshold: Number = Field(description="The limit that the value was compared with.")
     since: Timestamp = Field(description="When the condition began (RFC 3339, UTC).")
-    until: Timestamp | None = Field(None, description="When it was over; null while it lasts.")
-    advice: str = Field("", description="What to do.")
+    until: Timestamp | None = Field(None, description="When the condition ended; null while it lasts.")
+    advice: str = Field("", description="Advice for the user.")
 
 
 class CannotTellEntry(Part):
-    """What a rule cannot judge."""
+    """A rule that cannot be evaluated."""
 
     rule: Key = Field(description="The rule's name.")
-    keys: list[str] = Field([], description="The devices that it cannot judge; empty where it can judge nothing.")
-    metric: str = Field("", description="What it lacks.")
-    reason: str = Field(description="Why that is missing.")
-    detail: str = Field("", description="The same in words.")
+    keys: list[str] = Field([], description="The devices that it cannot evaluate; empty if it can evaluate none at all.")
+    metric: str = Field("", description="The missing metric.")
+    reason: str = Field(description="Why the metric is missing.")
+    detail: str = Field("", description="The reason in words.")
 
 
 class HolderEntry(Part):
-    """A job, or a container of a pod, that a device was given to."""
+    """A job, or a container of a pod, that a device was allocated to."""
 
     device: Key = Field(description="The device's key.")
-    kind: Literal["job", "pod"] = Field(description="Which of both it is.")
-    labels: dict[str, str] = Field(description="What it is called.")
+    kind: Literal["job", "pod"] = Field(description="Whether it is a job or a pod.")
+    labels: dict[str, str] = Field(description="The labels that identify it.")

@@ -1,4 +1,4 @@
-"""The record that a monitor hands to exporters at every tick: the snapshot, findings, what the program said, how the monitor fares."""
+"""The record that a monitor gives to exporters at every tick: snapshot, findings, logged steps, the monitor's status."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
 Severity = Literal["info", "warning", "critical"]
 """``critical``: act now, data or the job may be lost. ``warning``: act this week. ``info``: for the job's owner."""
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
-"""The gravest first."""
+"""All severities, the most severe first."""
 
 NOT_LOGGED = "not_logged"
-"""The reason of a rule about a training run that lacks what a program would log."""
+"""Reason of a training rule that cannot be evaluated because the program does not log the number it needs."""
 
 
 class Finding(NamedTuple):
-    """One thing that a rule found.
+    """A single problem that a rule found.
 
     Attributes:
         rule: The rule's name.
         severity: ``critical``, ``warning`` or ``info``.
-        key: What it is about: a device's key, a rank, a source; empty for the run. It is ``gpu.3``, ``rank 2``, ``nvidia``.
-        message: What was read, in words.
-        value: What was measured when it was found.
-        threshold: The limit that it was compared with.
+        key: The subject: a device's key, a rank, or a source; empty for the whole run. It is ``gpu.3``, ``rank 2``, ``nvidia``.
+        message: The observation in words.
+        value: The measured value at the time of the finding.
+        threshold: The limit that the value was compared with.
         since_ns: When the condition began, in nanoseconds since 1970 (UTC).
-        until_ns: When it was over; None while it lasts.
-        advice: What to do.
+        until_ns: When the condition ended; None while it lasts.
+        advice: Advice for the user.
     """
 
     rule: str
@@ -46,7 +46,7 @@ class Finding(NamedTuple):
     advice: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as documents have it: with ``since`` and ``until`` as RFC 3339, in UTC."""
+        """Return the finding as in documents: ``since`` and ``until`` are RFC 3339, in UTC."""
         until = None if self.until_ns is None else rfc3339(self.until_ns)
         return {
             "rule": self.rule,
@@ -66,14 +66,15 @@ class Finding(NamedTuple):
 
 
 class CannotTell(NamedTuple):
-    """What a rule cannot judge, and why: its silence says nothing.
+    """A rule that cannot be evaluated, and the reason. It then has no findings, although there may be a problem.
 
     Attributes:
         rule: The rule's name.
-        keys: The devices that it cannot judge; empty where it can judge nothing.
-        metric: What it lacks.
-        reason: Why that is missing. It is a reason as in ``snapshot.unavailable``, ``not_read``, ``not_logged`` or ``rule_failed``.
-        detail: The same in words.
+        keys: The devices that it cannot evaluate; empty if it can evaluate none at all.
+        metric: The missing metric.
+        reason: Why the metric is missing. It is a reason as in ``snapshot.unavailable``, ``not_read``, ``not_logged`` or
+            ``rule_failed``.
+        detail: The reason in words.
     """
 
     rule: str
@@ -83,19 +84,18 @@ class CannotTell(NamedTuple):
     detail: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as documents have it."""
+        """Return it as in documents."""
         return {**self._asdict(), "keys": list(self.keys)}
 
 
+# Not a dataclass: that loads `inspect`, which takes 1.4 MiB in every program with a monitor.
 class Findings:
-    """What rules found until one moment. Iterating gives the current ones. It does not change.
-
-    No dataclass: every program with a monitor would load `inspect` for it, which takes 1.4 MiB.
+    """The findings of all rules at one time. Iterating gives the current ones. Immutable.
 
     Attributes:
-        current: What lasts, the gravest first.
-        ended: What was over last, oldest first; a bounded number.
-        cannot_tell: What could not be judged.
+        current: Conditions that last, the most severe first.
+        ended: The most recent conditions that ended, oldest first; a limited number.
+        cannot_tell: Rules that could not be evaluated.
     """
 
     __slots__ = ("cannot_tell", "current", "ended")
@@ -126,7 +126,7 @@ class Findings:
         return len(self.current)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as documents have them."""
+        """Return the findings as in documents."""
         return {
             "current": [one.to_dict() for one in self.current],
             "ended": [one.to_dict() for one in self.ended],
@@ -139,28 +139,29 @@ NO_FINDINGS = Findings()
 
 NO_LABELS: Mapping[str, str] = FrozenDict()
 LOGGED = "training."
-"""What the names of the program's own numbers begin with where they stand beside keys."""
+"""Prefix of the names of the program's own numbers where they appear among keys."""
 NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = FrozenDict()
 DeviceLabels = Callable[[Device], Mapping[str, str]]
-"""Tells who uses a device, in labels (``pod``, ``namespace``, ``container``); none where nothing is known."""
+"""Returns labels of a device's user (``pod``, ``namespace``, ``container``); none if unknown."""
 NO_PROCESS_LABELS: Mapping[int, Mapping[str, str]] = FrozenDict()
 ProcessLabels = Callable[[Snapshot, Sequence[int]], Mapping[int, Mapping[str, str]]]
-"""Tells whose processes of a reading are, by their numbers, in labels (``user``, ``pod``); none where nothing is known."""
+"""Returns labels (``user``, ``pod``) of processes of a reading, by process id; none if unknown."""
 EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
-"""Fields of :class:`ExporterStatus` that are metrics too."""
+"""Fields of :class:`ExporterStatus` that are also metrics."""
 
 
 StepSource = tuple[int | None, str]
-"""A process of the job: its rank, None where it has none, and its machine."""
+"""A process of the job: its rank (None if it has none) and its machine."""
 
 
 class Holder(NamedTuple):
-    """A job, or a container of a pod, that a device was given to.
+    """A job, or a container of a pod, that a device was allocated to.
 
     Attributes:
         device: The device's key.
-        kind: Which of both it is.
-        labels: What it is called. They are ``scheduler``, ``job_id``, ``user``, …; or ``pod``, ``namespace``, ``container``.
+        kind: Whether it is a job or a pod.
+        labels: The labels that identify it. They are ``scheduler``, ``job_id``, ``user``, …; or ``pod``, ``namespace``,
+            ``container``.
     """
 
     device: str
@@ -169,41 +170,42 @@ class Holder(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Who holds the devices of this machine: several may hold one.
+    """The jobs and pods that this machine's devices are allocated to. A device can have several.
 
     Attributes:
-        found: Each with its device.
-        sources: By source that was asked (``slurm``, ``dcgm``, ``kubernetes``), why its answer is missing; empty where it is there.
+        found: The allocations, each with its device.
+        sources: By source asked (``slurm``, ``dcgm``, ``kubernetes``), the reason why it did not answer; empty if it did.
     """
 
     found: tuple[Holder, ...] = ()
     sources: Mapping[str, str] = NO_LABELS
 
     def of(self, device: str, kind: Literal["job", "pod"]) -> Mapping[str, str]:
-        """Return the labels of the one job or pod that holds a device; none where there is none, or more than one."""
+        """Return the labels of the only job or pod that holds a device; none if there is no holder, or more than one."""
         held = [holder.labels for holder in self.found if holder.device == device and holder.kind == kind]
         return held[0] if len(held) == 1 else NO_LABELS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as documents have them."""
+        """Return them as in documents."""
         return {"found": [{**one._asdict(), "labels": dict(one.labels)} for one in self.found], "sources": dict(self.sources)}
 
 
 NO_HOLDERS = Holders()
 HoldersOf = Callable[[Snapshot], Holders]
-"""Tells who holds the devices of a reading. Called at every tick, on the monitor's thread: it must not wait."""
+"""Returns the holders of a reading's devices. Called at every tick, on the monitor's thread: it must not block."""
 
 
 class Step(NamedTuple):
-    """What the watched program logged at one moment.
+    """The numbers that the watched program logged at one time.
 
     Attributes:
-        time_ns: When, in nanoseconds since 1970 (UTC).
-        step: The program's own step; None where it named none.
-        values: Its numbers by name; a text in documents where it is not finite. They are the program's (``loss``, ``tokens``), and those
-            derived from them (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``); ``nonFinite`` is how many were not finite.
-        rank: The rank of the process that logged it; None where it has none.
-        node: The machine that it ran on; empty where that is not known.
+        time_ns: When it logged them, in nanoseconds since 1970 (UTC).
+        step: The program's own step number; None if it gave none.
+        values: The program's numbers by name; a number that is not finite is a text in documents. They are the program's (``loss``,
+            ``tokens``), and derived ones (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``); ``nonFinite`` is how many
+            were not finite.
+        rank: The rank of the process that logged it; None if it has none.
+        node: The machine that the process ran on; empty if unknown.
     """
 
     time_ns: int
@@ -219,7 +221,7 @@ class Step(NamedTuple):
 
 
 class WindowSpan(NamedTuple):
-    """A window of the program that has begun, or ended.
+    """A window of the program that has begun or ended.
 
     Attributes:
         name: Its name.
@@ -232,27 +234,27 @@ class WindowSpan(NamedTuple):
     end_ns: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as documents have it."""
+        """Return it as in documents."""
         return {"name": self.name, "begin": rfc3339(self.begin_ns), "end": None if self.end_ns is None else rfc3339(self.end_ns)}
 
 
 def in_json(value: float) -> float | str:
-    """Return a number as JSON has it, which has none that are not finite: those are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``."""
+    """Return a number for JSON. A number that is not finite becomes ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``."""
     if isinstance(value, int) or isfinite(value):
         return value
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class ExporterStatus(NamedTuple):
-    """How one exporter has fared since it was opened.
+    """The status of one exporter since it was opened.
 
     Attributes:
-        name: Its name, with a number behind it where a monitor has several of a kind (``jsonl``, ``jsonl-2``).
+        name: Its name, with a number if a monitor has several of a kind (``jsonl``, ``jsonl-2``).
         sent: Records delivered.
-        failed: Records that it could not deliver and gave up.
-        dropped: Records that found its queue full: the oldest went.
+        failed: Records given up because they could not be delivered.
+        dropped: Records lost because the queue was full; the oldest are dropped first.
         queued: Records that wait.
-        error: What went wrong last, in words; empty while it delivers.
+        error: The last error in words; empty while it delivers.
     """
 
     name: str
@@ -264,14 +266,14 @@ class ExporterStatus(NamedTuple):
 
 
 class MonitorStatus(NamedTuple):
-    """How the monitor itself has fared since it was started.
+    """The status of the monitor itself since it was started.
 
     Attributes:
-        interval: Seconds between two ticks, as asked for.
+        interval: Requested seconds between two ticks.
         ticks: Readings taken.
-        missed_ticks: Times at which a reading was due and could not be taken.
-        timed_out: Readings in which some vendor call gave no answer.
-        exporters: How each exporter fares.
+        missed_ticks: Readings that were due but could not be taken.
+        timed_out: Readings in which a vendor call gave no answer.
+        exporters: The status of each exporter.
     """
 
     interval: float
@@ -292,17 +294,17 @@ class MonitorStatus(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One tick.
+    """The data of one tick.
 
     Attributes:
-        snapshot: What the machine said. Its metrics hold ``torch.{i}.…`` too, where the program uses PyTorch.
-        labels: What tells this stream from others: the user's labels, run id, host, rank, the scheduler's job.
-        steps: What the program logged since the last record.
-        monitor: How the monitor fares; None for a snapshot that no monitor took, and where a recording does not say it again.
-        device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
-        findings: What rules have found until then.
-        holders: The jobs and pods that devices were given to, where the monitor was told.
-        windows: The program's windows with a name that ended since the last record, and those that began and are open.
+        snapshot: The reading of the machine. Its metrics include ``torch.{i}.…`` if the program uses PyTorch.
+        labels: The labels of this stream: the user's labels, run id, host, rank, the scheduler's job.
+        steps: The steps logged since the last record.
+        monitor: The monitor's status; None for a snapshot without a monitor, and if a recording does not repeat it.
+        device_labels: By device key, the labels of its user from an exporter's ``device_labels``. They are not in documents.
+        findings: The findings of rules until then.
+        holders: The jobs and pods that devices are allocated to, if the monitor knows them.
+        windows: The program's named windows that ended since the last record, and named windows that began and are open.
     """
 
     snapshot: Snapshot
@@ -316,20 +318,23 @@ class Record(NamedTuple):
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """What the process that the record is of logged, and no other of its job: for sinks in which a name is one series."""
+        """The steps of the process that the record is of, without other processes of its job.
+
+        They are for sinks in which a name is a single series.
+        """
         rank, node = self.labels.get("rank", ""), self.labels.get("hostname", self.snapshot.hostname)
         return tuple(step for step in self.steps if (step.rank is None or str(step.rank) == rank) and step.node in ("", node))
 
     def pod_labels(self, device: str) -> Mapping[str, str]:
-        """Return what an exporter's ``device_labels`` says of a device, else the one pod that holds it."""
+        """Return a device's labels from an exporter's ``device_labels``, else the labels of the only pod that holds it."""
         return self.device_labels.get(device) or self.holders.of(device, "pod")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot's document with six more parts, each left out where there is nothing to say.
+        """Return the snapshot's document with up to six more parts; parts without content are left out.
 
-        ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process where they are known, and the
-        logged numbers under ``values``; ``windows``: their ``name``, ``begin`` and ``end``; ``monitor``: flat numbers; ``findings``;
-        ``holders``. Readers of snapshots pass over them.
+        ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process if they are known, and
+        the logged numbers under ``values``; ``windows``: their ``name``, ``begin`` and ``end``; ``monitor``: flat numbers;
+        ``findings``; ``holders``. Readers of snapshots ignore these parts.
         """
         beside = {
             "labels": dict(self.labels),
@@ -342,7 +347,7 @@ class Record(NamedTuple):
         return {**self.snapshot.to_dict(), **{name: part for name, part in beside.items() if part}}
 
     def training(self) -> list[dict[str, Any]]:
-        """Return what the program logged, as documents have it; a number that is not finite is a text there."""
+        """Return the logged steps as in documents, where a number that is not finite is a text."""
         return [
             {
                 "timestamp": rfc3339(step.time_ns),
@@ -355,50 +360,50 @@ class Record(NamedTuple):
         ]
 
     def to_json(self) -> str:
-        """Return the document as text on one line, as :meth:`Snapshot.to_json` writes it.
+        """Return the document as one line of text, as :meth:`Snapshot.to_json` does.
 
         Raises:
-            DocumentError: A value is not finite, which JSON cannot hold.
+            DocumentError: A value is not finite, which JSON cannot represent.
         """
         return to_text(self.to_dict(), None, "record")
 
 
 class Exporter(Protocol):
-    """Where records go.
+    """A destination of records.
 
-    All four methods are called from one thread that belongs to this exporter alone, one call at a time, under a guard:
-    whatever they raise or however long they take costs neither the program nor another exporter. Records wait in a bounded
-    queue meanwhile, of which the oldest go first.
+    All four methods are called from a thread of this exporter, one call at a time, under a guard. Their errors and delays affect
+    neither the program nor other exporters. Records wait in a queue of limited length meanwhile; the oldest are dropped first.
 
-    ``OSError`` (a peer that is away, a disk that is full) is taken to be passing: the record is kept and offered again, after
-    a pause that grows. Any other exception gives the record up; it is counted, and told once.
+    An ``OSError`` (a server that is away, a full disk) counts as temporary: the record is kept and offered again after a growing
+    pause. With any other exception, the record is given up and counted, and the error is reported once.
 
-    Where it has an attribute ``metrics`` that is a :class:`~accelmetrics.schemas.selection.MetricSelection`, its records have
-    those metrics alone, and those that the monitor was told by choice where it is a ``default``; otherwise all.
-    Where its attribute ``processes`` is true, the processes on the devices are read whichever metrics are.
+    If the exporter has an attribute ``metrics`` that is a :class:`~accelmetrics.schemas.selection.MetricSelection`, its records
+    contain only these metrics, and with a ``default`` selection also the metrics that the user chose for the monitor. Without the
+    attribute they contain all. If its attribute ``processes`` is true, the processes on the devices are read whichever metrics are
+    selected.
     """
 
     name: str
-    """Under which it is counted."""
+    """The name for its counts."""
 
     def open(self) -> None:
-        """Get ready: create files, connect. Called again, after a pause, when it fails; and after ``close`` by a restart."""
+        """Prepare: create files, connect. Called again after a pause if it fails, and after ``close`` on a restart."""
         ...
 
     def export(self, record: Record) -> None:
-        """Deliver one record, or as much of it as this kind of exporter carries."""
+        """Deliver one record, or the part of it that this kind of exporter carries."""
         ...
 
     def flush(self) -> None:
-        """Have everything delivered that was taken."""
+        """Deliver everything accepted so far."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Also called after an ``open`` that failed."""
+        """Release all resources. Also called after an ``open`` that failed."""
         ...
 
 
-# What programs log, by the names that they may give it
+# Names of logged numbers
 
 STEP_NAMES: Mapping[str, tuple[str, ...]] = {
     "epoch": ("epoch",),
@@ -407,27 +412,27 @@ STEP_NAMES: Mapping[str, tuple[str, ...]] = {
     "grad_norm": ("grad_norm", "gradient_norm", "grad-norm", "global_grad_norm"),
     "samples_per_second": ("samples_per_second", "throughput_samples_per_sec", "throughput"),
 }
-"""By the name that documentation uses, all names under which a number that a program logs is known."""
+"""Names under which programs log a number, by the name that the documentation uses."""
 EVALUATIONS = ("eval", "val", "valid", "validation", "test")
-"""What stands before the names of an evaluation's numbers."""
+"""Prefixes of an evaluation's numbers."""
 
 
 @lru_cache(maxsize=1024)
 def plain_name(name: str) -> str:
-    """Return a logged number's name without what a tracker puts before it: ``loss`` of ``train/loss``; all of ``eval/loss``."""
+    """Return a logged number's name without a tracker's prefix: ``loss`` for ``train/loss``, but ``eval/loss`` unchanged."""
     head, _, last = name.rpartition("/")
     return name if head.partition("/")[0].lower() in EVALUATIONS else last.lower()
 
 
 def logged_number(values: Mapping[str, float], names: Sequence[str]) -> float | None:
-    """Return the first of a step's numbers that has one of these names, whatever a tracker puts before it; None where it has none."""
+    """Return the first of a step's numbers with one of these names, ignoring trackers' prefixes; None if there is none."""
     return next((value for name, value in values.items() if plain_name(name) in names), None)
 
 
 def under_one_name(values: Mapping[str, float]) -> dict[str, float]:
-    """Return a step's numbers under the names of documentation: ``learning_rate`` of ``lr``.
+    """Return a step's numbers under the documented names: ``lr`` becomes ``learning_rate``.
 
-    Another name stays where the step has a different number under the name of documentation.
+    A name stays as it is if the step has a different number under the documented name.
     """
     found = dict(values)
     for known, names in STEP_NAMES.items():
@@ -437,20 +442,20 @@ def under_one_name(values: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# The work that logged steps tell of, of all processes of a run together
+# Work reported by logged steps, over all processes of a run
 
 WORK = ("tokens", "samples")
-"""What is counted per second and per joule."""
+"""Kinds of work that are counted per second and per joule."""
 
 
 class Done(NamedTuple):
-    """Work that a process did.
+    """Work of one process.
 
     Attributes:
-        amount: How much.
-        seconds: In which time.
-        paid: How much of it is of steps whose energy is known.
-        joules: And that energy.
+        amount: The amount.
+        seconds: The time it took.
+        paid: The part of the amount done in steps with known energy.
+        joules: The energy of these steps.
     """
 
     amount: float = 0.0
@@ -460,13 +465,13 @@ class Done(NamedTuple):
 
 
 Totals = Mapping[tuple[str, StepSource], Done]
-"""By kind of work and process, what was done so far."""
+"""The work so far, by kind of work and process."""
 
 
 def add_work(totals: dict[tuple[str, StepSource], Done], step: Step) -> None:
-    """Add the work of a step, if it says both how much was done and how fast.
+    """Add the work of a step, if it gives both the amount and the rate.
 
-    Each process has totals of its own: ranks work side by side, so that their rates add up and not their times.
+    Each process has separate totals: ranks work in parallel, so their rates are added, not their times.
     """
     for name in WORK:
         amount, rate, per_joule = (step.values.get(f"{name}{of}") for of in ("", "_per_second", "_per_joule"))
@@ -477,10 +482,10 @@ def add_work(totals: dict[tuple[str, StepSource], Done], step: Step) -> None:
 
 
 def rates(after: Totals, before: Totals = {}) -> dict[str, dict[str, float | None]]:  # noqa: B006  # never changed
-    """Return, by kind of work, what was done between two states of the totals; without those in which nothing was.
+    """Return the work done between two states of the totals, by kind of work. A kind without work is left out.
 
-    ``per_second`` is the sum of what each process did in a second, ``per_joule`` is over the energy of all selected devices, and None where
-    that is not known.
+    ``per_second`` is the sum of the processes' rates. ``per_joule`` is over the energy of all selected devices; None if that is
+    unknown.
     """
     found: dict[str, list[Done]] = {}
     for key, done in after.items():
