@@ -1,4 +1,4 @@
-"""Recordings read back: files with a record a line, as the ``jsonl`` exporter, its earlier releases and ``dump --interval`` write them.
+"""Reading recordings: files with a record per line, from the ``jsonl`` exporter (of any release) or ``dump --interval``.
 
 >>> from accelmetrics.schemas.recording import recordings
 >>> for recording in recordings("run.jsonl"):                                 # doctest: +SKIP
@@ -6,16 +6,16 @@
 ...         print(record.snapshot.timestamp, record.snapshot.metrics.get("gpu.0.powerWatts"))
 ...     print(recording.path, recording.skipped, "lines were unreadable")
 
-What stands in the lines is said in :mod:`accelmetrics.schemas.lines`; before 2.0, and in those of ``dump``, each was a whole document. A
-file may have both.
+:mod:`accelmetrics.schemas.lines` describes the lines. Before version 2.0, and in the output of ``dump``, each line is a whole
+document. A file may contain both kinds.
 
-A line is held to the whole schema. Doing that through pydantic takes a millisecond for a document of 8 GPUs, most of it for what
-every document repeats: the devices, and why values are missing. So those parts are validated when they differ from those of the
-line before, and recognised otherwise; the rest is checked on every line.
+Every line is validated against the whole schema. With pydantic that takes a millisecond for a document of 8 GPUs, most of it for
+parts that every document repeats: the devices, and the reasons for missing values. So these parts are validated only if they differ
+from the previous line's; the rest is validated on every line.
 
-For replay, a recording of any number of files is gone through once, a little at a time, and marked each quarter of a mebibyte with what
-holds there (headers, findings): a place is found by its mark and a few lines behind it, whatever the recording's size. Lines between
-marks are looked at for their time alone.
+For replay, a recording of any number of files is scanned once, a little at a time. Every 256 KiB a mark is set with the state there
+(headers, findings). A place is found by its mark and the few lines after it, however large the recording is. Of the lines between
+marks, only the time is read.
 """
 
 from __future__ import annotations
@@ -54,52 +54,53 @@ if TYPE_CHECKING:
     import pandas
 
 LONGEST_LINE = 1 << 26
-"""Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
+"""Longest line to read, in bytes: eight times a line of 1,024 GPUs. A longer line is unreadable, and not held in memory."""
 
 LONGEST_PASSED_OVER = 1 << 28
-"""Bytes of a line that is passed over; a file with a longer one is refused."""
+"""Longest line to skip, in bytes. A file with a longer one is refused."""
 MOST_OTHERS = 200_000
-"""Lines of a file that are no records, beyond as many as there are records; one with more is refused: unpacked blanks could take hours."""
+"""Most lines of a file that are no records, in addition to as many as there are records. A file with more is refused: decompressed
+blanks could take hours."""
 MOST_DEVICES = 8192
-"""Devices of one reading: a file with more is refused. Headers take time and memory by the number of devices."""
+"""Most devices of a reading. A file with more is refused, since headers take time and memory per device."""
 
 NO_HEADERS: Mapping[str, Header] = {}
 NO_LASTING: Mapping[str, Findings] = {}
 
 _BEGINNING = b'{"schema_version"'
 _BUFFER = 1 << 18
-"""Bytes that are read together: a call of the system for every few lines costs more than to parse them."""
+"""Bytes to read at once. A system call for every few lines would cost more than parsing them."""
 _GZIP = b"\x1f\x8b"
 
 STEP = 1 << 18
 """Bytes from one mark to the next."""
 BEGINNING = 4096
-"""Bytes of a line in which its time stands."""
+"""Bytes at the beginning of a line that contain its time."""
 LINES_AT_ONCE = 64
-"""Lines between two looks at the clock."""
+"""Lines between two checks of the clock."""
 Names = tuple[str, str]
 """Host and rank; an empty rank for none."""
 
 
 class _RefusedError(DocumentError):
-    """A file has what no writer of ours makes, and reading on could take for ever: it is refused whole."""
+    """The whole file is refused: it has something that no writer of ours makes, and reading on could take for ever."""
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """Read the records of one file, compressed or not, in the order in which they were written.
+    """Return the records of one file, compressed or not, in the order in which they were written.
 
     Raises:
-        DocumentError: The file is no recording at all.
+        DocumentError: The file is not a recording.
         OSError: It cannot be read.
     """
     return iter(RecordFile(path))
 
 
 def parse_record(text: bytes) -> Record:
-    """Read one record that is a whole document, as ``/api/record`` of ``accelmetrics serve`` answers it.
+    """Return the record of a whole document, for example from ``/api/record`` of ``accelmetrics serve``.
 
     Raises:
-        DocumentError: It is none.
+        DocumentError: It is not a whole document.
     """
     record = LineDecoder().record(text)
     if record is None or not record.snapshot.hostname:
@@ -108,7 +109,7 @@ def parse_record(text: bytes) -> Record:
 
 
 def recordings(path: str | Path) -> tuple[RecordFile, ...]:
-    """Return what an exporter has written under this path: its closed files, oldest first, then the growing one.
+    """Return the files that an exporter has written under this path: the closed files, oldest first, then the growing one.
 
     Raises:
         OSError: There is none, or the directory cannot be read.
@@ -117,16 +118,16 @@ def recordings(path: str | Path) -> tuple[RecordFile, ...]:
 
 
 class LineDecoder:
-    """Makes records of lines that come one after the other.
+    """Decodes consecutive lines into records.
 
     Args:
-        headers: By stream, the header that holds.
-        lasting: By stream, the findings that do.
+        headers: By stream, the current header.
+        lasting: By stream, the current findings.
 
     Attributes:
-        headers: By stream, the header that holds.
-        lasting: By stream, the findings that do.
-        headless: Readings whose header was not among the lines.
+        headers: By stream, the current header.
+        lasting: By stream, the current findings.
+        headless: Number of readings without a header among the lines.
     """
 
     def __init__(self, headers: Mapping[str, Header] = NO_HEADERS, lasting: Mapping[str, Findings] = NO_LASTING) -> None:
@@ -136,10 +137,10 @@ class LineDecoder:
         self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def record(self, line: bytes) -> Record | None:
-        """Make the record of a line; None for a header, which holds from then on.
+        """Return the record of a line; None for a header, which applies to the following lines of its stream.
 
         Raises:
-            DocumentError: It is none.
+            DocumentError: The line is not a valid one.
         """
         try:
             document = from_json(line, allow_inf_nan=False, cache_strings="keys")
@@ -157,14 +158,14 @@ class LineDecoder:
             self.headers[header.stream] = header.header()
         except ValidationError as error:
             raise DocumentError(f"not a record: {describe(error)}") from error
-        except OverflowError as error:  # a whole number beyond what a float holds
+        except OverflowError as error:  # an integer too large for a float
             raise DocumentError(f"not a record: {error}") from error
         return None
 
     def _document(self, document: dict[str, Any]) -> Record:
-        """Make the record of a line that is a whole document."""
+        """Return the record of a line that is a whole document."""
         _check_number(document.get("devices"))
-        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        # Compared as bytes: 1, 1.0 and true are equal in Python, but only 1 is a valid device number.
         devices = marshal.dumps(document.get("devices"), 2)
         constant = (
             document.get("schema_version"),
@@ -185,11 +186,11 @@ class LineDecoder:
         return record if line.holders is None else record._replace(holders=line.holders.holders())
 
     def _reading(self, document: dict[str, Any]) -> Record:
-        """Make the record of a reading, with what its header says."""
+        """Return the record of a reading, completed by its header."""
         metrics = document.get("metrics")
         line = PlainReading.model_validate(document)
         if not are_metrics(metrics):
-            metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
+            metrics = ReadingLine.model_validate(document).metrics  # the slow, exact check raises the error, if there is one
         header = self.headers.get(line.stream)
         if header is None or not metrics.keys().isdisjoint(header.unavailable):
             self.headless += 1
@@ -199,20 +200,20 @@ class LineDecoder:
             header, metrics, [line.status(status) for status in header.backends], self.lasting.get(line.stream, NO_FINDINGS)
         )
         if line.findings is not None:
-            # Until the stream says otherwise.
+            # They apply until a line of this stream has findings again.
             self.lasting[line.stream] = Findings(record.findings.current, (), record.findings.cannot_tell)
         return record
 
 
 class RecordFile:
-    """One file of records: iterate over it, as often as you like.
+    """A file of records. It can be iterated over repeatedly.
 
-    A line that cannot be read (cut by a kill or a full disk, damaged) is passed over and counted.
+    Unreadable lines (cut by a kill or a full disk, damaged) are skipped and counted.
 
     Attributes:
         path: The file.
-        skipped: Lines that could not be read, in the latest iteration as far as it has come.
-        complaint: The first of them, in words: file, line and what is wrong; empty where there was none.
+        skipped: Number of unreadable lines so far in the latest iteration.
+        complaint: The first of them in words: file, line and error; empty if there was none.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -222,10 +223,10 @@ class RecordFile:
         self._decoder = LineDecoder()
 
     def __iter__(self) -> Iterator[Record]:
-        """Read the records.
+        """Yield the records.
 
         Raises:
-            DocumentError: No line of the file is a record, and it is more than the beginning of one.
+            DocumentError: No line of the file is a record, and the file is more than the beginning of one.
             OSError: The file cannot be read.
         """
         self.skipped, self.complaint = 0, ""
@@ -244,9 +245,9 @@ class RecordFile:
                     raise DocumentError(f"{self.path}, line {number}: {error}") from error
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
-                    if line.startswith(_BEGINNING):  # whose header it was, is not known
+                    if line.startswith(_BEGINNING):  # an unreadable header: it may belong to any stream
                         decoder.headers.clear()
-                    # A first record may have been written in part.
+                    # A file whose only line is the beginning of a record is being written: it is no error.
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
                 hopeless = False
@@ -262,15 +263,15 @@ class RecordFile:
             raise DocumentError(self.complaint)
 
     def to_pandas(self, metrics: str | Sequence[str] = "all") -> pandas.DataFrame:
-        """Return the readings as a data frame, by time in UTC: a column for each key, NaN where a reading has no such value.
+        """Return the readings as a data frame, indexed by time (UTC), with a column per key. Missing values are NaN.
 
-        What the program logged is in columns of its own, ``training.loss``, at the reading that followed it.
+        Numbers that the program logged are in columns of their own, ``training.loss``, at the reading that followed.
 
         Args:
-            metrics: Which columns: presets, names, keys and patterns, as ``Sampler`` takes them.
+            metrics: The columns: presets, names, keys and patterns, as for ``Sampler``.
 
         Raises:
-            DocumentError: The file is no recording at all.
+            DocumentError: The file is not a recording.
             MissingDependencyError: pandas is not installed.
             OSError: The file cannot be read.
             UnknownNameError: There is no such metric.
@@ -292,9 +293,9 @@ class RecordFile:
 
     @property
     def headless(self) -> int:
-        """Readings whose header is not in the file, since it was cut off or cannot be read.
+        """Number of readings without a header in the file, because it was cut off or is unreadable.
 
-        What they have of devices is their keys, and there is no hostname, no label and no reason.
+        They have the devices' keys, but no identity, hostname, labels or reasons.
         """
         return self._decoder.headless
 
@@ -310,18 +311,18 @@ def _opened(path: Path) -> BufferedReader:
     try:
         file = path.open("rb", 0)
     except FileNotFoundError:
-        if not packed(path).exists():  # it was compressed since it was listed
+        if not packed(path).exists():  # if it exists, the file was compressed after it was listed
             raise
         file = packed(path).open("rb", 0)
     return BufferedReader(file, _BUFFER)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Read the lines with their ends; the last may have none.
+    """Yield the lines with their line ends. The last line may have none.
 
     Raises:
-        DocumentError: It is a device other than a terminal, or has a line that seems to have no end.
-        EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged; what stands before has been given.
+        DocumentError: It is a device other than a terminal, or has a line that seems endless.
+        EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged. All lines before that were yielded.
     """
     with _opened(path) as file:
         kind = os.fstat(file.fileno()).st_mode
@@ -341,10 +342,10 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _check_number(devices: object) -> None:
-    """Refuse a file whose reading has too many devices.
+    """Refuse a file with too many devices in a reading.
 
     Raises:
-        DocumentError: It has.
+        DocumentError: There are too many.
     """
     if isinstance(devices, list | tuple) and len(devices) > MOST_DEVICES:
         raise _RefusedError(f"it has {len(devices):,} devices, and {MOST_DEVICES:,} are the most that are read")
@@ -352,11 +353,11 @@ def _check_number(devices: object) -> None:
 
 @lru_cache(maxsize=16)
 def _named_devices(keys: tuple[str, ...]) -> tuple[DeviceSlot, ...]:
-    """Make the devices that keys are about, with no more of their identity than that."""
+    """Return the devices that keys name, with an identity that is only kind and number."""
     found = {}
     for parts in filter(None, map(device_key, keys)):
         whole, number = ".".join(parts.device.split(".")[:2]), parts.device.rpartition(".")[2]
-        if number.isdecimal() and "{" not in whole:  # not that of a template
+        if number.isdecimal() and "{" not in whole:  # not a template's placeholder
             identity = DeviceIdentity(parts.kind, "", int(number), parent="" if whole == parts.device else whole)
             found[parts.device] = DeviceSlot(parts.device, int(number), None, identity)
     return tuple(sorted(found.values(), key=lambda slot: (bool(slot.identity.parent), slot.key.rpartition(".")[0], slot.index)))
@@ -366,14 +367,14 @@ def _named_devices(keys: tuple[str, ...]) -> tuple[DeviceSlot, ...]:
 
 
 class IndexEntry(NamedTuple):
-    """A place at the beginning of a line.
+    """A place in a recording, at the beginning of a line.
 
     Attributes:
-        time_ns: The latest time until there, in nanoseconds since 1970.
-        part: Which file.
-        offset: Bytes of its text before it.
-        headers: By stream, the header that holds.
-        lasting: By stream, the findings that do.
+        time_ns: The latest time up to there, in nanoseconds since 1970.
+        part: The index of the file.
+        offset: The offset in its (decompressed) text, in bytes.
+        headers: By stream, the current header.
+        lasting: By stream, the current findings.
     """
 
     time_ns: int
@@ -387,21 +388,21 @@ START = IndexEntry(0, 0, 0)
 
 
 def names_of(record: Record) -> Names:
-    """Return the host and the rank that a record is of."""
+    """Return the host and the rank of a record."""
     return record.snapshot.hostname, record.labels.get("rank", "")
 
 
 class RecordReader:
-    """A place in a recording that goes on, line by line, from one file to the next.
+    """A reader that moves through a recording line by line, from one file to the next.
 
     Args:
-        parts: The files; more may be added at the end.
+        parts: The files. More may be appended later.
 
     Attributes:
-        skipped: Lines that could not be read.
-        complaint: The first of them, in words.
+        skipped: Number of unreadable lines.
+        complaint: The first of them in words.
 
-    Its methods refuse what :class:`RecordFile` refuses.
+    Its methods refuse the same files as :class:`RecordFile`.
 
     Raises:
         DocumentError: The recording is refused.
@@ -411,15 +412,15 @@ class RecordReader:
     def __init__(self, parts: list[Path]) -> None:
         self._parts = parts
         self._file: IO[bytes] | gzip.GzipFile | None = None
-        self._raw: IO[bytes] | None = None  # below the unpacked one
+        self._raw: IO[bytes] | None = None  # the compressed file that `_file` reads from
         self.part = self.offset = 0
         self.skipped, self.complaint = 0, ""
-        self._length = 0  # of a line whose end is not reached
+        self._length = 0  # bytes so far of a line without its end
         self._others = 0  # lines since the last record
         self.jump(START)
 
     def jump(self, mark: IndexEntry) -> None:
-        """Go to another place."""
+        """Move to another place."""
         if self._file is None or mark.part != self.part:
             self.close()
             self._raw = file = _opened(self._parts[mark.part])
@@ -431,7 +432,7 @@ class RecordReader:
         self.decoder = LineDecoder(mark.headers, mark.lasting)
 
     def line(self) -> bytes:
-        """Return the next whole line; empty where there is none yet."""
+        """Return the next complete line; empty if there is none yet."""
         while True:
             assert self._file is not None
             try:
@@ -450,12 +451,12 @@ class RecordReader:
                 return line
             if self.part + 1 >= len(self._parts):
                 if line:
-                    self._file.seek(self.offset)  # the rest of it is being written
+                    self._file.seek(self.offset)  # an incomplete line: read it again when it is complete
                 return b""
             self.jump(IndexEntry(0, self.part + 1, 0))
 
     def record(self) -> Record | None:
-        """Return the next record; None where there is none yet."""
+        """Return the next record; None if there is none yet."""
         while line := self.line():
             if (record := self.decoded(line)) is not None:
                 self._others = 0
@@ -463,7 +464,7 @@ class RecordReader:
         return None
 
     def decoded(self, line: bytes) -> Record | None:
-        """Make the record of a line; None for a header, and for a line that cannot be read, which is counted."""
+        """Return the record of a line; None for a header and for an unreadable line, which is counted."""
         try:
             return self.decoder.record(line)
         except _RefusedError as error:
@@ -474,7 +475,7 @@ class RecordReader:
             return None
 
     def skip(self, time_ns: int) -> None:
-        """Go on to the first record of this time or later."""
+        """Move forward to the first record at or after this time."""
         while line := self.line():
             moment = self.note(line)
             if moment is not None and moment >= time_ns:
@@ -484,7 +485,7 @@ class RecordReader:
                 return
 
     def note(self, line: bytes) -> int | None:
-        """Keep what a line says for those behind it; return its time, None for one that has none."""
+        """Update the state from a line (headers, findings), and return the line's time; None if it has none."""
         if (line.startswith(_BEGINNING) and b'"stream"' in line[:BEGINNING]) or b'"findings":' in line:
             self.decoded(line)
         moment = first_time(line[:BEGINNING])
@@ -506,21 +507,21 @@ class RecordReader:
 
 
 class RecordingIndex:
-    """What is known of a recording's places.
+    """Marks of a recording, for finding a place by its time.
 
     Args:
-        path: Its name.
+        path: The path of the recording.
 
     Attributes:
         parts: Its files, oldest first.
-        first_ns: The first time in it; 0 while none is known.
-        last_ns: The last one that is known.
-        names: The hosts and ranks that it has records of.
-        complete: Whether all that is written has been gone through.
-        grown: Whether there was more since that was so first.
+        first_ns: The first time in it; 0 while unknown.
+        last_ns: The last time found so far.
+        names: The hosts and ranks found so far.
+        complete: Whether everything written has been scanned.
+        grown: Whether more was written after the scan was first complete.
 
     Raises:
-        OSError: There is none, or it cannot be read.
+        OSError: It does not exist, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -534,7 +535,7 @@ class RecordingIndex:
         self._last = self.parts[-1].stat()
 
     def extend(self, seconds: float) -> bool:
-        """Go on through what is not known yet, for so long at most; return whether there was something."""
+        """Continue the scan for at most this many seconds. Return whether there was anything new."""
         until, found = time.monotonic() + seconds, False
         while True:
             for _ in range(LINES_AT_ONCE):
@@ -571,18 +572,18 @@ class RecordingIndex:
         if last is not None and last.part == part and offset - last.offset < STEP:
             return
         decoder = reader.decoder
-        if last is not None and (last.headers, last.lasting) == (decoder.headers, decoder.lasting):  # one for many marks
+        if last is not None and (last.headers, last.lasting) == (decoder.headers, decoder.lasting):  # shared, to save memory
             headers, lasting = last.headers, last.lasting
         else:
             headers, lasting = dict(decoder.headers), dict(decoder.lasting)
         self._marks.append(IndexEntry(self.last_ns, part, offset, headers, lasting))
-        if line.startswith(_BEGINNING):  # a whole document, which has no header before it
+        if line.startswith(_BEGINNING):  # a whole document: it has no header line that would name its host
             record = reader.decoded(line)
             if record is not None:
                 self.names[names_of(record)] = None
 
     def _rotated(self) -> bool:
-        """Take the files that were begun since the last one was closed; return whether there are some."""
+        """Add the files that were started since the last one was closed. Return whether there are any."""
         try:
             now = self._path.stat()
         except OSError:

@@ -1,8 +1,8 @@
-"""Readings as rows of plain doubles, and the last of them in a ring.
+"""Readings as rows of doubles, and a ring of the latest rows.
 
-A row refers to its header, so that rows with the same keys are recognised by comparing objects, and packs the rest: eight bytes a number.
-It says of each source which of that source's readings it has. A source with a pace of its own may be served again in the next row:
-:func:`marked` marks such values with ``REPEATED``, so that statistics count a reading once and know how long it stood.
+A row refers to its header, so that rows with equal keys are recognised by identity. The rest is packed, eight bytes per number. For
+each source, a row has the number of the source's reading. A background source may be served again in the next row: :func:`marked`
+replaces its values by ``REPEATED``, so that statistics count a reading once and know how long it stood.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import pandas
 
 REPEATED = float("inf")
-"""Stands for a value that was served again and not read anew."""
+"""Stands for a value that was served again, not read again."""
 KEPT = 2
-"""Readings that a ring keeps in any case: the last, and one that tells what was served again in it."""
+"""Readings that a ring always keeps: the last one, and the one before it, which shows what was served again."""
 _FACTS = Struct("=qdq??")
 _SEQUENCE = 8
-"""Bytes of one source's count of readings."""
+"""Bytes of a source's reading number."""
 
 Layout = tuple[str, ...]
 Served = Mapping[str, int]
@@ -44,7 +44,7 @@ Served = Mapping[str, int]
 
 @lru_cache(maxsize=64)
 def device_columns(layout: Layout) -> Mapping[str, Mapping[str, int]]:
-    """Return, by name of a metric, the column of each device that has it; not of partitions, nor of processes on a device."""
+    """Return the column of each device by name of a metric, without partitions and the watched process."""
     found: dict[str, dict[str, int]] = {}
     for column, key in enumerate(layout):
         parts = device_key(key)
@@ -54,11 +54,11 @@ def device_columns(layout: Layout) -> Mapping[str, Mapping[str, int]]:
 
 
 class Row(NamedTuple):
-    """One reading. Made by :func:`pack_row`.
+    """A reading. Create it by :func:`pack_row`.
 
     Attributes:
         header: Its keys, devices and reasons.
-        packed: Its number, moments, what is known of its sources, and the values of the keys.
+        packed: Its number, times, flags, the sources' reading numbers, and the values.
     """
 
     header: Header
@@ -66,27 +66,27 @@ class Row(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Which reading of its ring it is, from 1 on."""
+        """Its number in its ring, from 1 on."""
         return cast("int", _FACTS.unpack_from(self.packed)[0])
 
     @property
     def at(self) -> float:
-        """When it was taken, on the monitor's monotonic clock, in seconds."""
+        """When it was taken, in seconds on the monitor's monotonic clock."""
         return cast("float", _FACTS.unpack_from(self.packed)[1])
 
     @property
     def time(self) -> float:
-        """The same on the wall clock, in seconds since 1970."""
+        """When it was taken, in seconds since 1970."""
         return cast("float", _FACTS.unpack_from(self.packed)[2] / 1e9)
 
     @property
     def joined(self) -> bool:
-        """Whether nothing was left out between the row before and this one (a pause, a start)."""
+        """Whether nothing was left out (a pause, a start) between the previous row and this one."""
         return cast("bool", _FACTS.unpack_from(self.packed)[3])
 
     @property
     def tick(self) -> bool:
-        """Whether it was due, and not asked for in between."""
+        """Whether it was due at the interval. Otherwise it was requested in between."""
         return cast("bool", _FACTS.unpack_from(self.packed)[4])
 
     @property
@@ -96,12 +96,12 @@ class Row(NamedTuple):
 
     @property
     def sequences(self) -> array[int]:
-        """Which reading it has of each of the header's sources, counted from 1; 0 where the source does not count."""
+        """The reading number of each of the header's sources, from 1 on; 0 if the source does not count."""
         return array("q", self.packed[_FACTS.size : self._values_at])
 
     @property
     def values(self) -> array[float]:
-        """The values of the keys, in their order."""
+        """The values, in the order of the keys."""
         return values_of((self,))
 
     @property
@@ -109,17 +109,17 @@ class Row(NamedTuple):
         return _FACTS.size + _SEQUENCE * len(self.header.backends)
 
     def but(self, *, at: float | None = None, joined: bool | None = None) -> Row:
-        """Return the row with another moment, or as one before which something was left out."""
+        """Return a copy of the row with another time on the monotonic clock, or another ``joined``."""
         number, was_at, time_ns, was_joined, tick = _FACTS.unpack_from(self.packed)
         facts = (number, was_at if at is None else at, time_ns, was_joined if joined is None else joined, tick)
         return Row(self.header, _FACTS.pack(*facts) + self.packed[_FACTS.size :])
 
     def narrowed(self, wants: Callable[[str], bool], name: object) -> Row:
-        """Return the row with the columns of wanted keys alone.
+        """Return the row with the columns of wanted keys only.
 
         Args:
-            wants: Tells whether a key is wanted.
-            name: What the selection is known by: equal names select the same.
+            wants: Returns whether a key is wanted.
+            name: The name of the selection; selections with equal names must be equal.
         """
         header, places = self.header.selected(wants, name)
         begin, values = self._values_at, self.values
@@ -137,17 +137,17 @@ def pack_row(
     tick: bool = True,
     number: int = 0,
 ) -> Row:
-    """Make the row of a reading.
+    """Return the row of a reading.
 
     Args:
-        header: All of the reading but its numbers.
-        numbers: In the order of the header's keys.
-        at: As the attribute of :class:`Row`, like the last three.
+        header: The reading without its numbers.
+        numbers: The numbers, in the order of the header's keys.
+        at: See :attr:`Row.at`.
         time_ns: When it was taken, in nanoseconds since 1970.
-        sequences: In the order of the header's sources; none of them counts where that is left out.
-        joined: As the attribute.
-        tick: As the attribute.
-        number: As the attribute.
+        sequences: The reading numbers, in the order of the header's sources. Default: no source counts.
+        joined: See :attr:`Row.joined`.
+        tick: See :attr:`Row.tick`.
+        number: See :attr:`Row.number`.
     """
     counts = sequences or (0,) * len(header.backends)
     values = numbers.tobytes() if isinstance(numbers, array) else pack(f"{len(numbers)}d", *numbers)
@@ -155,7 +155,7 @@ def pack_row(
 
 
 def values_of(rows: Iterable[Row]) -> array[float]:
-    """Return the values of rows, those of one after those of another."""
+    """Return the values of rows, concatenated."""
     values = array("d")
     for row in rows:
         values.frombytes(memoryview(row.packed)[row._values_at :])
@@ -163,20 +163,20 @@ def values_of(rows: Iterable[Row]) -> array[float]:
 
 
 def row_of(snapshot: Snapshot, at: float, joined: bool = True) -> Row:
-    """Return the row of a snapshot that is part of no ring."""
+    """Return the row of a snapshot, outside of any ring."""
     counts = [status.sequence for status in snapshot.backends]
     return pack_row(snapshot.header, snapshot.numbers, at, snapshot.time_ns, counts, joined=joined)
 
 
 def marked(rows: Sequence[Row], served: Served) -> tuple[list[Row], Served]:
-    """Mark the values that were served again: of sources whose count of readings is that of the row before.
+    """Mark values that were served again: the source's reading number is that of the previous row.
 
     Args:
-        rows: Rows in their order.
-        served: What the row before the first had been served, as it was returned for that; empty where there was none.
+        rows: Consecutive rows.
+        served: The second result of the call for the rows before; empty if there were none.
 
     Returns:
-        The rows, and what the last one was served.
+        The rows, and the reading numbers of the last one.
     """
     found = []
     for row in rows:
@@ -199,7 +199,7 @@ def _sources(header: Header) -> tuple[str, ...]:
 
 
 def _runs(header: Header) -> Mapping[str, list[tuple[slice, array[float]]]]:
-    """Return by source the runs of columns whose values it gave, each with as many marks."""
+    """Return by source the runs of consecutive columns with its values, each with as many marks."""
 
     def find() -> dict[str, list[tuple[slice, array[float]]]]:
         found: dict[str, list[tuple[slice, array[float]]]] = {}
@@ -212,7 +212,7 @@ def _runs(header: Header) -> Mapping[str, list[tuple[slice, array[float]]]]:
 
 
 def _owners(header: Header) -> Iterator[str]:
-    """Yield, by key, the name of the backend that the value came from; empty where that is not known."""
+    """Yield for each key the name of the backend that gave the value; empty if unknown."""
     devices = {slot.key: slot.backend for slot in header.identities}
     names = [status.name for status in header.backends]
     for key in header.keys:
@@ -225,18 +225,18 @@ def _owners(header: Header) -> Iterator[str]:
 
 
 class Ring:
-    """The last readings of a monitor, numbered from 1 on: those that its history is about, and those that somebody has yet to read.
+    """The latest readings of a monitor, numbered from 1 on: those within the history's limit, and those not yet consumed.
 
-    One thread appends. Any thread reads, from a copy, which is one call in C.
+    One thread appends. Any thread reads from a copy, which is made in one call in C.
 
     Args:
-        bound: How many ticks are kept, or for how long; 0 keeps none.
+        bound: The limit of the history: a number of ticks, or a duration; 0 keeps none.
 
     Attributes:
-        unread: The first number that somebody has yet to read: it and later ones are kept in any case.
+        unread: The first number not yet consumed. It and later readings are kept in any case.
 
     Raises:
-        InvalidOptionError: The bound cannot be used.
+        InvalidOptionError: The limit is invalid.
     """
 
     def __init__(self, bound: int | timedelta) -> None:
@@ -252,19 +252,19 @@ class Ring:
         self._count = self._ticks = 0
 
     def add(self, snapshot: Snapshot, at: float, *, joined: bool = True, tick: bool = True) -> Row:
-        """Add a snapshot and forget what is beyond the bound. The arguments are those of :func:`row_of` and :func:`pack_row`."""
+        """Append a snapshot and drop readings beyond the limit. For the arguments see :func:`row_of` and :func:`pack_row`."""
         counts = [status.sequence for status in snapshot.backends]
         return self.append(snapshot.header, snapshot.numbers, at, snapshot.time_ns, counts, joined=joined, tick=tick)
 
     def append(  # one argument for each part of a row
         self, header: Header, numbers: Sequence[float], at: float, time_ns: int, sequences: Sequence[int], *, joined: bool, tick: bool
     ) -> Row:
-        """Add a reading and forget what is beyond the bound. The arguments are those of :func:`pack_row`."""
+        """Append a reading and drop readings beyond the limit. For the arguments see :func:`pack_row`."""
         rows, self._count = self._rows, self._count + 1
         row = pack_row(header, numbers, at, time_ns, sequences, joined=joined, tick=tick, number=self._count)
         rows.append(row)
         self._ticks += tick
-        # One tick more than the bound: it tells what was served again in the first that is shown.
+        # One tick more than the limit is kept: it shows what was served again in the first tick of the history.
         while len(rows) > KEPT and (first := rows[0]).number < self.unread:
             if first.tick and self._ticks <= self._most + 1 and at - rows[1].at <= self._age:
                 break
@@ -273,25 +273,25 @@ class Ring:
         return row
 
     def span(self, interval: float) -> float:
-        """Return the seconds that the bound is about, where a tick comes at each interval."""
+        """Return the length of the history in seconds, if a tick comes at each interval."""
         return min(self._age, self._most * interval)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all readings."""
         self._rows.clear()
         self._ticks = 0
 
     def newest(self, count: int) -> list[Row]:
-        """Return so many of the newest readings, in their order, as far as they are kept: two at least are."""
+        """Return the newest readings in order, at most ``count`` and as far as they are kept: at least two are."""
         return list(self._rows.copy())[-count:]
 
     def after(self, number: int) -> list[Row]:
-        """Return the readings that came after one of this number, as far as they are kept."""
+        """Return the readings after the one with this number, as far as they are kept."""
         rows = list(self._rows.copy())
         return rows[-(rows[-1].number - number) :] if rows and rows[-1].number > number else []
 
     def ticks(self) -> list[Row]:
-        """Return the readings that the bound is about, with what was served again marked."""
+        """Return the readings within the limit, with values that were served again marked."""
         rows = [row for row in self._rows.copy() if row.tick]
         if not rows or not self._most:
             return []
@@ -301,17 +301,17 @@ class Ring:
         return marked(rows, {})[0][first:]
 
 
-# The readings of a ring by column
+# A ring's readings by column
 
 Part = tuple[Layout, list[float], "array[float]"]
-"""Readings that follow each other with the same keys: the keys, the times, and the values of all one after another."""
+"""Consecutive readings with the same keys: the keys, the times, and the values of all readings, concatenated."""
 
 
 class TimeSeries(NamedTuple):
-    """One metric over time.
+    """The values of a metric over time.
 
     Attributes:
-        times: Seconds since 1970, as the machine's clock had it then.
+        times: Seconds since 1970, by the machine's clock at that time.
         values: The readings at those times.
     """
 
@@ -320,12 +320,12 @@ class TimeSeries(NamedTuple):
 
 
 class History:
-    """The last readings of a monitor. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
+    """The latest readings of a monitor. It takes eight bytes per value: an hour at 1 Hz of 320 keys is 9 MiB.
 
-    What is read out is of one moment.
+    The result of each call is consistent, as of one moment.
 
     Args:
-        ring: Where the readings are.
+        ring: The ring with the readings.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -340,14 +340,14 @@ class History:
         return _times(self._parts())
 
     def keys(self) -> tuple[str, ...]:
-        """List every key that some reading has."""
+        """Return every key of any reading."""
         return _keys(self._parts())
 
     def __contains__(self, key: str) -> bool:
         return key in self.keys()
 
     def column(self, key: str) -> list[float | None]:
-        """Return a key's value at each of ``times``; None where it was absent, or had not been read anew."""
+        """Return a key's value at each of ``times``; None if it was absent or not read again."""
         return _column(self._parts(), key)
 
     def series(self, key: str) -> TimeSeries:
@@ -363,13 +363,16 @@ class History:
         return TimeSeries([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, list[float | None]]:
-        """Return the columns of all keys, or of those that are wanted, ``time`` first: what ``pandas.DataFrame`` takes."""
+        """Return the columns of all wanted keys, ``time`` first, in the form that ``pandas.DataFrame`` takes.
+
+        By default all keys are wanted.
+        """
         parts = self._parts()
         columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
         return columns | {key: _column(parts, key) for key in _keys(parts) if wanted(key)}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return all columns as a data frame, by time in UTC; NaN where a value was absent, or had not been read anew.
+        """Return all columns as a data frame, indexed by time (UTC). A value that was absent or not read again is NaN.
 
         Raises:
             MissingDependencyError: pandas is not installed.

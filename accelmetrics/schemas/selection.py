@@ -1,6 +1,6 @@
-"""Which metrics are read and sent: presets, names, keys and patterns, some of them excluded.
+"""Selections of metrics to read and send: presets, names, keys and patterns, and exclusions.
 
-``all`` loads nothing; every other selection loads the catalogue when it is made.
+``all`` loads nothing. Any other selection loads the catalogue when it is created.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ PRESETS = {
     "standard": "all but detail of single links and CPUs, and profiling",
     ALL: "everything",
 }
-"""What each preset has, in words."""
+"""The content of each preset, in words."""
 PROCESSES = "processes"
-"""The item that stands for the lists of processes (``snapshot.processes``), which are no metric."""
+"""The item that selects the lists of processes (``snapshot.processes``), which are not a metric."""
 _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "standard", ALL}}
-"""By preset, what the rows that it has are marked with."""
+"""By preset, the ``preset`` values of the rows that it contains."""
 _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
-"""A part of a key that is a number, whole or as a pattern."""
+"""A part of a key that is a number or a pattern of one."""
 MISSPELT = 0.85
-"""How near a name is to a metric's, of 1, to be taken for that metric's misspelt."""
+"""Similarity to a metric's name, from 0 to 1, above which a name is taken for a misspelling of it."""
 _NAMED = re.compile(r"\{(?:path|device|port|label)\}")
-"""A placeholder that stands for any text, and no number."""
+"""A placeholder for any text, not for a number."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 class MetricSelection:
     """A choice of metrics.
 
-    A key is wanted if an item has it and no excluded item does. With exclusions alone, everything else is wanted.
+    A key is wanted if a chosen item matches it and no excluded item does. With exclusions only, everything else is wanted.
 
     Args:
-        items: A text with items by comma, or the items one by one. An item is a preset (``core``, ``wandb``, ``standard``, ``all``), a
-            metric's name (``powerWatts``, or as attributes are spelled ``power_watts``; ``process.temp`` for the watched process on a
-            device), a key (``gpu.0.powerWatts``), or a pattern of names or keys in which ``*`` stands for any text (``nvlink.*``,
-            ``gpu.0.*``). ``-`` before it excludes.
-            ``processes`` asks for the lists of processes, which metrics of the watched process bring too.
-        default: Whether it holds only as long as the user chose nothing: :meth:`widened` adds what was asked for elsewhere.
+        items: A text with comma-separated items, or a list of items. An item is a preset (``core``, ``wandb``, ``standard``,
+            ``all``), a metric's name (``powerWatts``, or its attribute's spelling ``power_watts``; ``process.temp`` for the watched
+            process on a device), a key (``gpu.0.powerWatts``), or a pattern of names or keys in which ``*`` stands for any text
+            (``nvlink.*``, ``gpu.0.*``). A leading ``-`` excludes. ``processes`` selects the lists of processes; metrics of the
+            watched process select these lists too.
+        default: Whether it is only a default, which :meth:`widened` extends by metrics that the user chose elsewhere.
 
     Attributes:
-        items: The items, as they were given.
-        default: Whether it is such a default; one that is made of it is too.
+        items: The items, as given.
+        default: Whether it is a default, or was made from one.
         everything: Whether no key is left out.
-        processes: Whether the lists of processes are asked for by that word.
+        processes: Whether the item ``processes`` is among the items.
 
     Raises:
-        InvalidOptionError: There is no item, or one is no text.
-        UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
+        InvalidOptionError: There is no item, or one is not a text.
+        UnknownNameError: An item is no preset, name, key or pattern. The message suggests the nearest.
     """
 
     __slots__ = ("_chosen", "_excluded", "_general", "_known", "default", "everything", "items", "processes")
@@ -86,7 +86,7 @@ class MetricSelection:
         self._known: dict[str, bool] = {}
 
     def wants(self, key: str) -> bool:
-        """Tell whether a key is wanted; remembered for each key."""
+        """Return whether a key is wanted. Results are cached."""
         wanted = self.everything or self._known.get(key)
         if wanted is None:
             wanted = any(item.has(key) for item in self._chosen) and not any(item.has(key) for item in self._excluded)
@@ -94,7 +94,7 @@ class MetricSelection:
         return wanted
 
     def wants_some(self, template: str) -> bool:
-        """Tell whether a key may be wanted whose numbers, disk or label are not known: ``gpu.{i}.powerWatts``, ``disk.{path}.usageGB``."""
+        """Return whether any key of a template may be wanted: ``gpu.{i}.powerWatts``, ``disk.{path}.usageGB``."""
         if self.everything:
             return True
         general = _PLACEHOLDER.sub("{i}", template)
@@ -102,12 +102,15 @@ class MetricSelection:
         return chosen and not any(item.has(general) for item in self._excluded)
 
     def widened(self, read: MetricSelection) -> MetricSelection:
-        """Return a default with what is read by choice as well: all items of ``read`` but ``all`` and exclusions; any other as it is."""
+        """Return a default selection, extended by the items that ``read`` names (not ``all``, no exclusions).
+
+        A selection that is not a default is returned as it is.
+        """
         named = [item for item in read.items if item != ALL and not item.startswith("-")]
         return MetricSelection((*self.items, *named)) if self.default and named else self
 
     def with_processes(self) -> MetricSelection:
-        """Return the same with the lists of processes."""
+        """Return the selection with the lists of processes added."""
         chosen = any(not item.startswith("-") for item in self.items)
         return MetricSelection((*self.items, PROCESSES) if chosen else (ALL, PROCESSES, *self.items))
 
@@ -118,7 +121,10 @@ class MetricSelection:
         return hash(self.items)
 
     def __getstate__(self) -> tuple[object, ...]:
-        """Pickle without what is remembered. Items are not checked again: another process may not have loaded a plug-in's rows yet."""
+        """Pickle without caches, and so that unpickling does not check items.
+
+        Another process may not have loaded a plug-in's rows yet.
+        """
         return self.items, self._chosen, self._excluded, self.default
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -133,18 +139,18 @@ class MetricSelection:
 
 
 MetricChoice = str | Iterable[str] | MetricSelection
-"""What a selection is made of."""
+"""The types that a selection can be created from."""
 
 
 def presets_of(row: Metric) -> tuple[str, ...]:
-    """List the presets that have a metric, under one of its spellings."""
+    """Return the presets that contain a metric, under any of its spellings."""
     from accelmetrics.schemas.catalogue import wandb
 
     return tuple(preset for preset in PRESETS if (wandb.has(row) if preset == "wandb" else row.preset in _WITHIN[preset]))
 
 
 def asked_of(selection: MetricSelection, device: str) -> list[tuple[str, ...]]:
-    """List the metrics that are asked for by name of a device: what they may be called, first what devices of its kind call them."""
+    """Return the possible names of each metric selected by name for a device. The name for the device's kind comes first."""
     found: list[tuple[str, ...]] = []
     for item in selection._chosen:
         key = device_key(item.text)
@@ -162,12 +168,12 @@ def refuse_impossible(selection: MetricSelection, devices: bool, host: bool) -> 
     """Refuse an item that none of the sources can give.
 
     Args:
-        selection: What was asked for.
-        devices: Whether one of them has devices.
-        host: Whether one of them is the host.
+        selection: The selection.
+        devices: Whether a source has devices.
+        host: Whether a source is the host.
 
     Raises:
-        InvalidOptionError: Devices alone have the metric, or the host alone, and there is no such source.
+        InvalidOptionError: Only devices, or only the host, have the metric, and there is no such source.
     """
     for item in selection._chosen if not (devices and host) else ():
         if item.names and not devices:
@@ -184,12 +190,12 @@ def refuse_impossible(selection: MetricSelection, devices: bool, host: bool) -> 
 
 
 class _Item(NamedTuple):
-    """One item, without its sign.
+    """An item, without its sign.
 
     Attributes:
-        text: As it was given.
-        pattern: What keys and names are matched with; None for a preset.
-        names: What devices call the metric that it names, of which each gives one at least; none for any other item.
+        text: The item, as given.
+        pattern: The pattern to match keys and names with; None for a preset.
+        names: The devices' names for the metric that it names; each device gives at least one of them. Empty for any other item.
     """
 
     text: str
@@ -198,7 +204,7 @@ class _Item(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _Item:
-        """Check an item."""
+        """Return the item of a text, checked."""
         if text in PRESETS:
             return cls(text)
         if "*" in text:
@@ -214,12 +220,12 @@ class _Item(NamedTuple):
 
     @property
     def general(self) -> _Item:
-        """The same of any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
+        """The same item for any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
         general = _NUMBER.sub(lambda number: "*" if "*" in number[0] else "{i}", self.text)
         return self if self.pattern is None or general == self.text else _Item(self.text, _pattern(general))
 
     def may_have(self, template: str) -> bool:
-        """Return whether a key may belong to it of which a disk, path or label is not known: never False where one does."""
+        """Return whether a key with an unknown disk, path or label may match. It is never False if such a key matches."""
         if self.pattern is None or _NAMED.search(template) is None:
             return False
         own, other = self.text.split("*"), _NAMED.split(template)
@@ -227,7 +233,7 @@ class _Item(NamedTuple):
         return begins and (own[-1].endswith(other[-1]) or other[-1].endswith(own[-1]))
 
     def has(self, key: str) -> bool:
-        """Return whether a key belongs to it."""
+        """Return whether a key matches."""
         if self.text == ALL:
             return True
         if self.pattern is not None:
@@ -245,11 +251,11 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _spellings(text: str) -> tuple[str, ...]:
-    """List the names of device metrics that a name stands for: those of a common one, or that of an attribute; none for any other text."""
+    """Return the names of device metrics for a common name or an attribute's name; empty for any other text."""
     from accelmetrics.schemas.catalogue import match, rows
     from accelmetrics.schemas.vitals import EXPECTED_NAMES
 
-    if match(text) is not None:  # a whole key keeps its meaning
+    if match(text) is not None:  # a complete key has only its own meaning
         return ()
     for attribute, names in EXPECTED_NAMES.items():
         if text == attribute or (text in names and match(f"{ANY_KIND}.{{i}}.{text}") is not None):
@@ -259,7 +265,7 @@ def _spellings(text: str) -> tuple[str, ...]:
 
 
 def _name(key: str) -> str:
-    """Return what a metric of a device is called: ``powerWatts`` of ``gpu.0.powerWatts``, ``process.temp`` of ``gpu.process.0.temp``."""
+    """Return a device metric's name: ``powerWatts`` for ``gpu.0.powerWatts``, ``process.temp`` for ``gpu.process.0.temp``."""
     parts = device_key(key)
     if parts is None:
         return key
@@ -267,12 +273,12 @@ def _name(key: str) -> str:
 
 
 def _check(text: str) -> None:
-    """Refuse what is no metric's name and no key of the machine, and a device's key in which a metric's name is misspelt.
+    """Refuse a text that is no metric's name and no key of the machine, or a device's key with a misspelt name.
 
-    Any other key of a device is taken: a plug-in may give names that no row describes.
+    Any other key of a device is accepted: a plug-in may give names that no row describes.
 
     Raises:
-        UnknownNameError: The message suggests the nearest.
+        UnknownNameError: The message suggests the nearest name.
     """
     from accelmetrics.schemas.catalogue import match, rows
     from accelmetrics.schemas.coverage import KINDS
@@ -283,11 +289,11 @@ def _check(text: str) -> None:
     key = device_key(text)
     if key is None:
         known = {fill(_name(spelling), "*"): None for spelling in spellings}
-        # ``nvlink.{link}.state`` is ``nvlink.7.state`` of one link.
+        # ``nvlink.7.state`` is ``nvlink.{link}.state`` for one link.
         if text not in known and re.sub(r"\.\d+\.", ".*.", text) not in known:
             raise UnknownNameError("metric or preset", text, (*PRESETS, *known))
     elif key.kind in KINDS.values():
-        import difflib  # a millisecond, spent on keys that the catalogue does not have
+        import difflib  # takes a millisecond, so it is imported only for a key that the catalogue does not have
 
         parts = [found for found in map(device_key, spellings) if found and found.kind in (ANY_KIND, key.kind)]
         names = {fill(found.name, "*"): None for found in parts if found.process == key.process}
@@ -298,4 +304,4 @@ def _check(text: str) -> None:
 
 ALL_METRICS = MetricSelection()
 STANDARD = MetricSelection("standard", default=True)
-"""What files and trackers are given unless they are told otherwise."""
+"""The default selection of files and trackers."""

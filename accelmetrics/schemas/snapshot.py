@@ -1,7 +1,7 @@
-"""One moment of the machine: plain values now, typed views, text and documents when they are asked for.
+"""A snapshot: the machine at one moment, as plain values, with typed views, text and documents on demand.
 
-Making a snapshot costs a microsecond, since a sampler makes one at every tick: nothing is copied, checked or derived until
-it is looked at. The typed views and the reading of documents load pydantic; nothing else here does.
+Creating a snapshot costs a microsecond, since a sampler creates one at every tick: nothing is copied, checked or derived before it is
+used. Only the typed views and the parsing of documents load pydantic.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ else:
     DeviceFields = object
 
 SCHEMA_VERSION = "1.0"
-"""Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
+"""Version of the document. The number before the dot rises when a reader of the old format would misread the new one."""
 
 NO_LIST = Unavailable(Reason.NOT_SUPPORTED, "its source does not list processes")
 _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 _Places = dict[str, dict[str, int]]
-"""By device part and name, which of all keys it is."""
+"""By device part and name, the key's position among all keys."""
 
 
 class Metrics(FrozenDict[str, "int | float"]):
-    """Values by key: square brackets say why one is missing.
+    """Values by key. Square brackets raise an error that gives the reason for a missing value.
 
     Attributes:
-        unavailable: By key, why a value is absent.
+        unavailable: By key, the reason for a missing value.
     """
 
     __slots__ = ("unavailable",)
@@ -49,15 +49,15 @@ class Metrics(FrozenDict[str, "int | float"]):
     unavailable: Mapping[str, Unavailable]
 
     def __missing__(self, key: str) -> int | float:
-        """Say why there is no value.
+        """Raise an error that explains the missing value.
 
         Raises:
-            KeyError: Always: with the reason, or the nearest keys where no source owes one of this name.
+            KeyError: Always: with the reason, or with the nearest keys if the key is unknown.
         """
         why = self.unavailable.get(key)
         if why is not None:
             raise KeyError(f"{key} is not available: {why.reason}" + (f" ({why.detail})" if why.detail else ""))
-        import difflib  # milliseconds, spent on mistakes alone
+        import difflib  # takes milliseconds, so it is imported only for an error
 
         known = [*self, *self.unavailable]
         part = ".".join(str(key).split(".")[:2]) + "."
@@ -66,21 +66,21 @@ class Metrics(FrozenDict[str, "int | float"]):
 
 
 class Snapshot:
-    """What one sample gave: a view of a header and its row of numbers.
+    """The result of one reading: a view of a header and its row of numbers.
 
-    Several receivers may hold it: its mappings raise on writing, ``dict(snapshot.metrics)`` is a copy of one's own.
+    Several receivers may share it, so its mappings are read-only. ``dict(snapshot.metrics)`` makes a copy that can be changed.
 
     Attributes:
-        time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents carry microseconds, and two snapshots
-            that agree to the microsecond are equal.
+        time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents have microseconds; snapshots that agree to the
+            microsecond are equal.
         hostname: The machine's name.
-        metrics: Finite ints and floats by key; what could not be read is absent, and ``[]`` raises a :class:`KeyError` that says why.
-        identities: The devices, each with where it stands.
-        unavailable: By key, why a value is absent.
-        backends: How each source fared.
-        processes: By device key, the processes that use the device; no entry where the source cannot say.
-        unlisted: By device key, why the source cannot say which processes use the device, where it gives a reason.
-        topology: How the devices are connected; None where that was not asked for.
+        metrics: Finite ints and floats by key. A missing value is absent, and ``[]`` raises a :class:`KeyError` with the reason.
+        identities: The devices, each with its place.
+        unavailable: By key, the reason for a missing value.
+        backends: The status of each source.
+        processes: By device key, the processes that use the device; no entry if the source cannot list them.
+        unlisted: By device key, the reason why the source cannot list its processes, if it gives one.
+        topology: How the devices are connected; None unless requested.
     """
 
     __slots__ = (
@@ -144,15 +144,15 @@ class Snapshot:
         metrics: dict[str, int | float] | None = None,
         topology: Topology | None = None,
     ) -> Snapshot:
-        """Make a snapshot of a header and the numbers of its keys.
+        """Return a snapshot of a header and the numbers of its keys.
 
         Args:
-            header: All of it but the numbers.
-            numbers: In the order of the header's keys.
+            header: The snapshot without its numbers.
+            numbers: The numbers, in the order of the header's keys.
             time_ns: As in the class.
             backends: As in the class.
             processes: As in the class.
-            metrics: The numbers by key, where they are at hand. It is copied, in a tenth of the time that making it of keys takes.
+            metrics: The numbers by key, if the caller has them. Copying this dict takes a tenth of the time of making it from keys.
             topology: As in the class.
         """
         made = cls.__new__(cls)
@@ -184,7 +184,7 @@ class Snapshot:
 
     @property
     def header(self) -> Header:
-        """All of it but the numbers; the same object in snapshots of which only numbers differ."""
+        """The snapshot without its numbers. Snapshots that differ only in numbers have the same object."""
         if self._header is None:
             parts = tuple(self.metrics), self.identities, self.unavailable, standing(self.backends), self.unlisted
             self._header = header(self.hostname, *parts)
@@ -211,7 +211,7 @@ class Snapshot:
 
     @property
     def host(self) -> HostMetrics:
-        """The host's metrics, typed: the same numbers as in ``metrics``, None where the host cannot say."""
+        """The host's metrics, typed: the same numbers as in ``metrics``, None for a missing one."""
         if self._host is None:
             from accelmetrics.schemas.typed_views import host_metrics
 
@@ -219,7 +219,7 @@ class Snapshot:
         return self._host
 
     def device(self, name: str | int) -> Device:
-        """Return the device with this key (``gpu.0``) or UUID; a number ``n`` is ``gpu.n``, as in ``gpus=``.
+        """Return the device with this key (``gpu.0``) or UUID. A number ``n`` is ``gpu.n``, as in ``gpus=``.
 
         Raises:
             UnknownNameError: No device of this snapshot has that key or UUID.
@@ -231,7 +231,7 @@ class Snapshot:
         raise UnknownNameError("device", wanted, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
     def with_metrics(self, more: Mapping[str, int | float]) -> Snapshot:
-        """Return the same moment with more metrics; this one stays as it is."""
+        """Return a copy with more metrics."""
         wider = self.header.with_keys(tuple(more))
         if wider is None:
             return self.with_values({**self.metrics, **more}, self.unavailable)
@@ -239,16 +239,16 @@ class Snapshot:
         return Snapshot.of(wider, (*self.numbers, *more.values()), *rest, topology=self.topology)
 
     def with_topology(self, topology: Topology) -> Snapshot:
-        """Return the same moment with how the devices are connected; this one stays as it is."""
+        """Return a copy that includes how the devices are connected."""
         return Snapshot.of(self.header, self.numbers, self.time_ns, self.backends, self.processes, topology=topology)
 
     def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> Snapshot:
-        """Return the same moment with other metrics and reasons; this one stays as it is."""
+        """Return a copy with other metrics and reasons."""
         rest = (self.backends, self.processes, self.unlisted, self.topology)
         return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
     def selected(self, selection: MetricSelection) -> Snapshot:
-        """Return the same moment with what a selection wants alone; this one where it wants everything."""
+        """Return a snapshot with the selected metrics only; this one if everything is selected."""
         if selection.everything:
             return self
         found = self._selected.get(selection)
@@ -256,10 +256,10 @@ class Snapshot:
             narrower, places = self.header.selected(selection.wants, selection)
             numbers = tuple([self.numbers[place] for place in places])
             found = Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes, topology=self.topology)
-        return self._selected.setdefault(selection, found)  # exporters that want the same share what they derive from it
+        return self._selected.setdefault(selection, found)  # exporters with equal selections share it, and its cached data
 
     def flat(self) -> dict[str, int | float]:
-        """Return the metrics alone, as a new dict."""
+        """Return the metrics as a new dict."""
         return dict(self.metrics)
 
     def to_dict(self) -> dict[str, Any]:
@@ -280,22 +280,22 @@ class Snapshot:
     def to_json(self, indent: int | None = None) -> str:
         r"""Return the document as text, on one line unless ``indent`` is given.
 
-        Lone surrogates, with which Python stands for bytes that are not UTF-8 (in the name of a mount point, say), are no text:
-        each is written as an escape, ``/d\udcff`` as the eight letters that you see here.
+        Lone surrogates, Python's representation of bytes that are not UTF-8 (in the name of a mount point, for example), are not
+        valid text. Each one is written as its escape: ``/d\udcff`` becomes the eight letters that you see here.
 
         Raises:
-            DocumentError: A value is not finite, which JSON cannot hold.
+            DocumentError: A value is not finite, which JSON cannot represent.
         """
         return to_text(self.to_dict(), indent, "snapshot")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
-        """Read a document that ``to_json`` wrote, here or in another release of the same major schema version.
+        """Return the snapshot of a document that ``to_json`` wrote, in any release with the same major schema version.
 
-        Reasons that this release does not know are kept, fields that it does not know are passed over.
+        Unknown reasons are kept, unknown fields are ignored.
 
         Raises:
-            DocumentError: The text is not such a document; the message says where it departs.
+            DocumentError: The text is not a valid document. The message says where it deviates.
         """
         from accelmetrics.schemas.document import parse
 
@@ -303,10 +303,12 @@ class Snapshot:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Snapshot:
-        """Read a snapshot as :meth:`from_json` does, from what ``json.loads`` or :meth:`to_dict` gave.
+        """Return the snapshot of a document as plain containers, from ``json.loads`` or :meth:`to_dict`.
+
+        See :meth:`from_json`.
 
         Raises:
-            DocumentError: It is not such a document; the message says where it departs.
+            DocumentError: It is not a valid document. The message says where it deviates.
         """
         from accelmetrics.schemas.document import parse
 
@@ -322,7 +324,7 @@ class Snapshot:
         return (self.time_ns // 1000, hostname, metrics, [slot._replace(listed_by="") for slot in identities], *rest)
 
     def _parts(self) -> tuple[Any, ...]:
-        """Return the constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""
+        """Return the constructor's arguments as plain containers, because shared or proxied mappings do not pickle."""
         processes = {key: tuple(found) for key, found in self.processes.items()}
         return (
             self.time_ns,
@@ -344,7 +346,7 @@ class Snapshot:
         return f"<Snapshot {self.timestamp} {self.hostname}: {counts}>"
 
     def _repr_html_(self) -> str:
-        """Draw a table of the devices, for notebooks."""
+        """Return a table of the devices, for notebooks."""
         from accelmetrics.schemas.notebook import snapshot_html
 
         return snapshot_html(self)
@@ -364,9 +366,10 @@ class Snapshot:
 
 
 class _ByDevice:
-    """A snapshot's values, reasons and processes, sorted by device when they are asked for.
+    """A snapshot's values, reasons and processes, grouped by device on demand.
 
-    Its devices refer to this, not to the snapshot, which refers to them: what nothing refers to is freed without the collector.
+    Devices refer to this object instead of the snapshot, which refers to them. Without a reference cycle, a snapshot is freed at
+    once, not by the garbage collector.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -393,14 +396,14 @@ class _ByDevice:
 
 
 def has_values(snapshot: Snapshot, part: str) -> bool:
-    """Return whether a device, or another part, gave a value; counts of events, which a lost device has, are none. Sorts no values."""
+    """Return whether a device, or another part, gave a value. Counts of events do not count: a lost device has them too."""
     return answered(snapshot._sorted().places.get(part, ()))
 
 
 def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | Unavailable]:
-    """Return by device, in order, the processes on it or why they are not known, each process on a device once.
+    """Return by device, in order, its processes or the reason why they are unknown. Each process appears once per device.
 
-    Of a device whose partitions list their processes those lists count alone, and of one whose partitions do not, its own alone.
+    If a device's partitions list their processes, only these lists are used; otherwise only the device's own list.
     """
     slots = snapshot.identities
     wholes = {slot.identity.anchor for slot in slots if not slot.identity.parent}
@@ -416,16 +419,16 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
 
 
 class DeviceInfo(DeviceFields):
-    """Which device it is, and where it stands.
+    """A device's identity and its place.
 
     Attributes:
-        key: ``gpu.0``: what its metrics' keys begin with.
+        key: The device's key, and the prefix of its metrics' keys: ``gpu.0``.
         index: The number in its key.
-        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
-        parent: Key of the device that it is a partition of (its UUID, where that device is not reported); None for a whole device.
-        identity: Everything that does not change about the device, as one record. The other attributes are its fields, which
-            :class:`~accelmetrics.schemas.identity.DeviceIdentity` describes.
-        clocks: The clocks that it can be set to, or why they are not known; None where they were not asked for.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``; None if that hides it.
+        parent: Key of the device that it is a partition of (or that device's UUID, if it is not reported); None for a whole device.
+        identity: The properties that do not change, as one record. The other attributes are its fields, described by
+            :class:`~accelmetrics.schemas.identity.DeviceIdentity`.
+        clocks: The clocks that it can be set to, or the reason why they are unknown; None unless requested.
     """
 
     __slots__ = ("clocks", "identity", "index", "key", "parent", "visible_index")
@@ -435,7 +438,7 @@ class DeviceInfo(DeviceFields):
         self.parent: str | None = parent
         self.clocks = clocks
 
-    if not TYPE_CHECKING:  # the fields of an identity are all that there is
+    if not TYPE_CHECKING:  # type checkers get the fields from `DeviceFields`
         __annotations__ = {**DeviceIdentity.__annotations__, "parent": "str | None"}
 
         def __getattr__(self, name: str) -> Any:
@@ -451,7 +454,7 @@ class DeviceInfo(DeviceFields):
 
 
 def parents(slots: Sequence[DeviceSlot]) -> Iterator[str | None]:
-    """Yield, of each of all reported devices, the key of the one that it is a partition of, else that one's UUID; None for whole ones."""
+    """Yield the parent of each reported device: its key, or its UUID if it is not reported; None for whole devices."""
     keys = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
     for key, _, _, identity, _ in slots:
         above = identity.parent and (keys.get(identity.parent) or key.rpartition(f".{PARTITION}.")[0] or identity.parent)
@@ -459,7 +462,7 @@ def parents(slots: Sequence[DeviceSlot]) -> Iterator[str | None]:
 
 
 class Device(DeviceInfo):
-    """One device in one snapshot: which it is, and what was read of it."""
+    """A device in a snapshot: its identity and its values."""
 
     __slots__ = ("_metrics", "_process_metrics", "_sorted")
 
@@ -471,7 +474,7 @@ class Device(DeviceInfo):
 
     @property
     def metrics(self) -> DeviceMetrics:
-        """The device's metrics, typed: the same numbers as in ``snapshot.metrics``, None where it cannot say."""
+        """The device's metrics, typed: the same numbers as in ``snapshot.metrics``, None for a missing one."""
         if self._metrics is None:
             from accelmetrics.schemas.typed_views import device_metrics
 
@@ -480,9 +483,9 @@ class Device(DeviceInfo):
 
     @property
     def process_metrics(self) -> ProcessMetrics | None:
-        """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it.
+        """The watched process's use of the device (``gpu.process.{i}.…``); None while it does not use it.
 
-        A partition has none of its own: what is used of it is among what is used of the whole device.
+        A partition has none: the use of a partition is included in the whole device's.
         """
         values = {} if self.parent else self._sorted.values_of(f"{self.kind}.process.{self.index}")
         if self._process_metrics is None and values:
@@ -493,17 +496,17 @@ class Device(DeviceInfo):
 
     @property
     def values(self) -> Mapping[str, int | float]:
-        """The device's metrics by name (``powerWatts``), those that only a plug-in knows among them."""
+        """The device's metrics by name (``powerWatts``), including names that only a plug-in knows."""
         return self._sorted.values_of(self.key)
 
     @property
     def unavailable(self) -> Mapping[str, Unavailable]:
-        """By name (``fanSpeed``), why a value of the device is absent."""
+        """By name (``fanSpeed``), the reason for a missing value of the device."""
         return self._sorted.reasons_of(self.key)
 
     @property
     def processes(self) -> tuple[DeviceProcess, ...] | None:
-        """The processes that use the device, None where the source cannot say."""
+        """The processes that use the device; None if the source cannot list them."""
         return self._sorted.processes.get(self.key)
 
     def __repr__(self) -> str:
@@ -511,7 +514,7 @@ class Device(DeviceInfo):
 
 
 def to_text(document: Mapping[str, Any], indent: int | None, what: str, separators: tuple[str, str] | None = None) -> str:
-    """Write a document as JSON; see :meth:`Snapshot.to_json`."""
+    """Return a document as JSON text; see :meth:`Snapshot.to_json`."""
     import json
 
     try:
@@ -522,7 +525,7 @@ def to_text(document: Mapping[str, Any], indent: int | None, what: str, separato
 
 
 def surrogates_escaped(text: str) -> str:
-    """Escape the escapes of lone surrogates in JSON once more, so that they read back as those six letters."""
+    """Return JSON text in which the escapes of lone surrogates are escaped again, so that they read back as six letters."""
     if "\\ud" not in text:
         return text
     import re
@@ -532,13 +535,13 @@ def surrogates_escaped(text: str) -> str:
 
 
 def rfc3339(time_ns: int) -> str:
-    """Format nanoseconds since 1970 as text, cut to the microsecond."""
+    """Format nanoseconds since 1970 as text, truncated to the microsecond."""
     seconds, rest = divmod(time_ns, _NANOSECONDS)
     return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
 
 
 def rfc3339_second(time_ns: int) -> str:
-    """Format nanoseconds since 1970 as text, cut to the second."""
+    """Format nanoseconds since 1970 as text, truncated to the second."""
     return f"{_to_the_second(time_ns // _NANOSECONDS)}Z"
 
 
@@ -554,14 +557,14 @@ def _to_the_minute(minutes: int) -> str:
 
 
 def device_entry(slot: DeviceSlot) -> dict[str, Any]:
-    """Return a device as documents have it."""
+    """Return a device as in documents."""
     identity = slot.identity._asdict()
     head = {"key": slot.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": slot.index}
     return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": slot.visible_index, **identity}
 
 
 def reason_entry(why: Unavailable) -> dict[str, str]:
-    """Return why a value is missing as documents have it."""
+    """Return the reason for a missing value as in documents."""
     return {"reason": str(why.reason), "detail": why.detail}
 
 
@@ -576,7 +579,8 @@ def _places(flat: Mapping[str, object], slots: Sequence[DeviceSlot]) -> _Places:
 
 @lru_cache(maxsize=8)
 def _sorted_keys(keys: tuple[str, ...], slots: tuple[tuple[str, str, int], ...]) -> _Places:
-    """Sort keys below the longest device part that they begin with. A reading has the keys of the one before it, as a rule."""
+    """Group keys below the longest device part that they begin with."""
+    # Cached, because a reading usually has the keys of the one before it.
     groups: dict[str, dict[str, int]] = {}
     for slot, kind, index in slots:
         groups[slot] = {}
@@ -585,7 +589,7 @@ def _sorted_keys(keys: tuple[str, ...], slots: tuple[tuple[str, str, int], ...])
             groups[f"torch.{index}"] = {}
     nested = any(slot.count(".") > 1 for slot, _, _ in slots)
     for place, key in enumerate(keys):
-        # Nearly every key is two words and a name: that case is met without a loop.
+        # Nearly every key is two words and a name: this case needs no loop.
         end = key.find(".", key.find(".") + 1)
         group = groups.get(key[:end])
         if group is None or nested:
@@ -599,7 +603,7 @@ def _sorted_keys(keys: tuple[str, ...], slots: tuple[tuple[str, str, int], ...])
 
 
 def plain(record: Any) -> Any:
-    """Return a record as a dict, its tuples as lists and its mappings as dicts, all the way down."""
+    """Return a record as a dict, recursively, with its tuples as lists and its mappings as dicts."""
     if hasattr(record, "_asdict"):
         record = record._asdict()
     if isinstance(record, Mapping):

@@ -1,17 +1,16 @@
-"""The statistics and the energy of a window: its readings folded, a block of them at a time, in bounded memory however long it lasts.
+"""Statistics and energy of a window, aggregated from blocks of readings in bounded memory, however long the window is.
 
-Energy is taken from a device's own counter where it has one that agrees with its power, else integrated from its power.
-:func:`contradiction` is the one place that says when they do not agree.
+Energy is taken from a device's own counter if it has one that agrees with its power; otherwise it is integrated from power.
+:func:`contradiction` alone decides whether they agree.
 
-A reading stands until the next one of the same key, or until the window's end; the first one from the window's beginning on,
-where the reading before that is known to have had the key too. So a key is in one of three states, from row to row:
+A reading stands until the next one of the same key, or until the window's end. The first reading stands from the window's beginning
+on, if the reading before the window had the key too. So a key is in one of three states, from row to row:
 
-- its last reading stands: the time until the next row, and the value that is there then, go on from it;
-- it waits: since the window's beginning it has only been served again, and its first reading will stand from there on;
-- nothing is known of it: it was absent, or something was left out (a pause, a start). Its next reading stands from its own
-  moment on.
+- Its last reading stands: its value counts for the time until the next row.
+- It waits: since the window's beginning it was only served again, and its first reading will stand from the beginning on.
+- It is unknown: it was absent, or something was left out (a pause, a start). Its next reading stands from its own time on.
 
-The row after the window's end shows that the window was watched until then. It counts where there was no other.
+The row after the window's end shows that the window was watched until then. It counts as a reading only if there was no other.
 """
 
 from __future__ import annotations
@@ -33,33 +32,36 @@ from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
 
 PACED = 4
-"""Readings by which their pace is told."""
+"""Number of recent readings from which the pace is derived."""
 COUNTER, DRAW = "energyJoules", "powerWatts"
 EnergyReading = tuple[str, float, float]
-"""What a device said of its energy and when: ``COUNTER`` with its joules, or ``DRAW`` with watts."""
+"""A device's reading of energy: ``COUNTER`` with joules, or ``DRAW`` with watts; then its time."""
 ACCURACY = 1.5
-"""Factor between counter and power that many readings leave possible. NVML states 5 % for power; the sensors of A100 and H100 look at
-a quarter of the time only, which adds tens of percent where the load repeats at the sensor's pace (arXiv 2312.02741)."""
+"""Largest factor between counter and power with many readings. NVML states 5 % for power. The sensors of A100 and H100 measure a
+quarter
+of the time only, which adds tens of percent if the load repeats at the sensor's pace (arXiv 2312.02741)."""
 UNSEEN = 64.0
-"""What few readings add to that factor, divided by their number. A load may be eight times larger in the time that no reading fell
-into (H100: 120 W between kernels, 700 W in them). ``n`` readings all miss a share of ``9.2 / n`` of the time once in 10,000 cases:
+"""Divided by the number of readings, this is added to that factor for few readings. A load may be eight times larger in the time
+between
+readings (H100: 120 W between kernels, 700 W in them). ``n`` readings all miss a share of ``9.2 / n`` of the time once in 10,000
+cases:
 ``(8 - 1) * 9.2`` is 64."""
 LEAST_READINGS = 3
-"""Readings below which nothing is concluded."""
+"""Number of readings below which nothing is concluded."""
 LAG = 2.0
-"""Seconds by which power may follow the load, or the counter be refreshed late: NVML's power is the mean of a second."""
+"""Seconds by which power may follow the load, or the counter may be refreshed late: NVML's power is the mean over a second."""
 LEAST_WATTS = 5.0
-"""Watts that power may be off by at any load: nvidia-smi states 5 W for older devices, and some makers give whole watts."""
+"""Error of power in watts at any load: nvidia-smi states 5 W for older devices, and some vendors report whole watts."""
 
 
 def contradiction(counted: float, drawn: float, seconds: float, readings: float, peak: float) -> str:
-    """Return why a counter cannot be true beside the power that was read over the same time; empty where it can.
+    """Return why an energy counter cannot be right, given the power over the same time; empty if it can.
 
     Args:
         counted: Joules by the counter.
         drawn: Joules by the power.
-        seconds: How long that was.
-        readings: How many readings of power, evenly spaced, would tell as much as those that there were.
+        seconds: The length of that time.
+        readings: The number of evenly spaced readings of power that would be equally informative.
         peak: The largest power read, in watts.
     """
     if readings < LEAST_READINGS:
@@ -71,17 +73,18 @@ def contradiction(counted: float, drawn: float, seconds: float, readings: float,
 
 
 class DeviceEnergy:
-    """A device's energy over a window, by its own counter of joules and by its power.
+    """A device's energy over a window, by its counter of joules and by its power.
 
-    Power is joined by straight lines between its readings, the first and the last one held to the window's edges. What is read
-    after the end is what the device draws then, and no part of the window; unless that had no reading.
+    Power is interpolated linearly between readings. The first and the last reading extend to the window's edges. Power read after the
+    window's end is not part of the window, unless the window had no reading.
 
     Args:
         begin: When the window began, on the monitor's clock.
         waits: Whether the first reading of power is known to stand from there on.
 
     Attributes:
-        reset: Whether the counter began anew: what was used until then is not known.
+        reset: Whether the counter restarted: the energy used up to then is unknown.
+        waits: Whether the first reading of power will stand from the window's beginning on.
     """
 
     __slots__ = (
@@ -91,19 +94,19 @@ class DeviceEnergy:
 
     def __init__(self, begin: float, waits: bool = True) -> None:
         self._begin = begin
-        self._counter: tuple[float, float] | None = None  # moment and value of its last reading
-        self._counted = self._covered = 0.0  # joules, and the seconds in which they were used
+        self._counter: tuple[float, float] | None = None  # time and value of its last reading
+        self._counted = self._covered = 0.0  # joules, and the seconds that they cover
         self.reset = False
         self._power: tuple[float, float] | None = None
         self.waits = waits
-        # Joules, and the seconds in which they were used: between two readings, and at the edges.
+        # Joules, and the seconds that they cover: between readings, and at the window's edges.
         self._drawn = self._joined = self._held = 0.0
-        self._squares = self._peak = 0.0  # the sum of the squares of these spans, and the largest power, also just outside
+        self._squares = self._peak = 0.0  # the sum of these spans' squares, and the largest power, also just outside the window
 
     def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
-        """Take one reading of both; None where there is none, infinity where the one before was served again.
+        """Add one reading of both. None is a missing value; infinity is one that was served again.
 
-        Those from before the beginning, and the one after the end, tell what lies between them and the window's edges.
+        Readings before the window's beginning, and the one after its end, show what lies between them and the window's edges.
         """
         if counter is None or not joined:
             self._counter = None
@@ -112,7 +115,7 @@ class DeviceEnergy:
         elif isfinite(power):
             self._peak = max(self._peak, power)
         if counter is not None and isfinite(counter):
-            # What was used since the last reading, but only the part between the window's beginning and end.
+            # Of the energy used since the last reading, only the part inside the window counts.
             earlier, last = self._counter or (at, counter)
             self._counter = (at, counter)
             inside = min(at, end) - max(earlier, self._begin)
@@ -126,7 +129,7 @@ class DeviceEnergy:
             before, fresh = self._power, isfinite(power)
             if before is None and self.waits and fresh:
                 self._hold(power, min(at, end) - self._begin)
-            elif before is not None and at > end:  # the last one stood until the end
+            elif before is not None and at > end:  # the last reading extends to the window's end
                 self._hold(before[1], end - before[0])
             elif before is not None and fresh:
                 self._drawn += (at - before[0]) * (before[1] + power) / 2
@@ -146,15 +149,15 @@ class DeviceEnergy:
         powers: Sequence[float] | None,
         spans: Sequence[float],
     ) -> None:
-        """Take readings as :meth:`add` does; of a device that always answers, those between which nothing was left out together.
+        """Add consecutive readings, as :meth:`add` does for each, but without a loop if there is no gap and no missing value.
 
         Args:
             moments: When each was taken.
-            joined: Whether nothing was left out before the first; between the others nothing was.
+            joined: Whether nothing was left out before the first one. Between the others, nothing was.
             end: When the window ends.
-            counters: Their values of the counter; None where there is none.
-            powers: Likewise of the power.
-            spans: The seconds between each two readings, where all are of the window; empty otherwise.
+            counters: Values of the counter; None if there is none.
+            powers: Values of the power; None if there is none.
+            spans: The seconds between consecutive readings, if all are inside the window; otherwise empty.
         """
         columns = zip(counters or repeat(None), powers or repeat(None), strict=False)
         done = 0
@@ -177,14 +180,19 @@ class DeviceEnergy:
 
     @property
     def readings(self) -> float:
-        """How many evenly spaced readings of power tell as much: one long silence among short spans counts for little."""
+        """The number of evenly spaced readings of power that would be equally informative.
+
+        A long silence among short spans counts for little.
+        """
         return (self._joined + self._held) ** 2 / self._squares if self._squares else 0.0
 
     def result(self, doubt: str = "") -> Energy | None:
-        """Return what was used, by the counter if it covers as much as power does and agrees with it; None when neither tells.
+        """Return the energy used; None if neither counter nor power shows it.
+
+        The counter is used if it covers as much time as power does and agrees with it.
 
         Args:
-            doubt: Why the counter is not believed whatever it says now, as power known, if it is not.
+            doubt: A reason already known not to trust the counter.
         """
         known, counts = self._joined + self._held, self._covered > 0 and not self.reset and self._covered >= 0.99 * self._joined
         if counts and not doubt and known >= 0.95 * self._covered:
@@ -207,16 +215,16 @@ class DeviceEnergy:
 
 
 class CounterJudge:
-    """Says whose counters contradict their power over the last readings, for windows and rows that are too short to tell.
+    """Finds counters that contradict their power over the latest readings, for windows and rows too short to show it.
 
-    A counter that once did is not believed until it begins anew, as it does when the driver is loaded again.
+    A counter that once did so is not trusted until it restarts, as it does when the driver is loaded again.
 
     Attributes:
-        doubts: By device key, why its counter is not believed.
+        doubts: By device key, why its counter is not trusted.
     """
 
     RECENT = 256
-    """Readings after which others are judged: a counter may have stopped after days."""
+    """Readings after which the evaluation starts over: a counter may stop after days."""
 
     def __init__(self) -> None:
         self.doubts: dict[str, str] = {}
@@ -225,12 +233,12 @@ class CounterJudge:
         self._number = 0  # of the last row
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take readings."""
+        """Add readings."""
         taken, self._served = marked(rows, self._served)
         for row in taken:
             columns, values = device_columns(row.layout), row.values
             counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
-            joined, self._number = row.joined and row.number in {0, self._number + 1}, row.number  # a recording does not number them
+            joined, self._number = row.joined and row.number in {0, self._number + 1}, row.number  # rows of a recording have number 0
             for device in {**self._energy, **counters}:
                 held = self._energy.get(device) or self._energy.setdefault(device, DeviceEnergy(float("-inf"), waits=False))
                 counter = values[counters[device]] if device in counters else None
@@ -246,7 +254,7 @@ class CounterJudge:
 
 
 class Meter:
-    """All devices' energy since the monitor began, told at any recent moment: for what the program logs."""
+    """All devices' energy since the monitor began, at any recent time: for the steps that the program logs."""
 
     KEPT = 1024
 
@@ -254,27 +262,27 @@ class Meter:
         self._since = 0.0
         self._moments = array("d")
         self._totals = array("d")
-        self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None where that is not known
+        self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None if unknown
         self._served: Served = {}
         self._judge = CounterJudge()
 
     @property
     def devices(self) -> int:
-        """How many devices have ever given energy or power, 1 at least."""
+        """The number of devices that have ever reported energy or power, at least 1."""
         return max(1, len(self._last))
 
     @property
     def latest(self) -> float:
-        """Until when it knows."""
+        """The time of the latest reading."""
         return self._moments[-1] if self._moments else float("-inf")
 
     @property
     def pace(self) -> float:
-        """Seconds between two readings: the longest of the last, as one that was asked for may lie between two ticks."""
+        """Seconds between readings: the longest of the recent ones, since a requested reading may lie between two ticks."""
         return max((after - before for before, after in pairwise(self._moments[-PACED:])), default=0.0)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take readings: add up what devices have used since their last ones."""
+        """Add the devices' energy since their previous readings."""
         taken, self._served = marked(rows, self._served)
         self._judge.add(rows)
         for row in taken:
@@ -288,7 +296,7 @@ class Meter:
         readings |= {device: (DRAW, at, values[column]) for device, column in powers.items() if device not in counters}
         fresh = {device: isfinite(value) for device, (_, _, value) in readings.items()}
         if readings and not any(fresh.values()) and row.joined and readings.keys() >= self._last.keys():
-            return  # all were served again: what was used since comes with the next reading
+            return  # all were served again: the energy used since comes with the next reading
         known = self._last if row.joined else {}
         gains = [_used(known.get(device), reading) for device, reading in readings.items()]
         lost = self._last.keys() - readings.keys()
@@ -297,7 +305,7 @@ class Meter:
             **{device: reading if fresh[device] else known.get(device) for device, reading in readings.items()},
         }
         if lost or not gains or None in gains:
-            # A device said nothing: what lies before cannot be compared with what comes.
+            # A device gave no value, so totals before and after this cannot be compared: start over.
             self._since, self._moments, self._totals = at, array("d", [at]), array("d", [0.0])
             return
         self._moments.append(at)
@@ -305,10 +313,10 @@ class Meter:
         del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
 
     def at(self, moment: float) -> tuple[float, float] | None:
-        """Return the energy at a moment between the readings that are kept; None outside, and where no device tells.
+        """Return the energy at a time between the kept readings; None outside of them, and if no device reports any.
 
         Returns:
-            Since when it is counted, which begins anew where a device said nothing, and the joules since then.
+            The time since when it is counted (it restarts when a device gives no value), and the joules since then.
         """
         moments, totals = self._moments, self._totals
         if not self._last or not moments or not moments[0] <= moment <= moments[-1]:
@@ -321,12 +329,12 @@ class Meter:
 
 
 def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
-    """Return what a device used between two readings, None where that is not known."""
+    """Return the energy that a device used between two readings; None if unknown."""
     if before is None:
         return None
     (quantity, start, first), (now, end, last) = before, after
     if not isfinite(last):
-        return 0.0  # served again, beside others that were read
+        return 0.0  # served again, while other devices were read
     if quantity != now or (now == COUNTER and last < first):
         return None
     return last - first if now == COUNTER else (last + first) / 2 * (end - start)
@@ -335,28 +343,28 @@ def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
 # Statistics
 
 AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *POWER))
-"""Names whose values are also taken over all devices of a reading."""
+"""Names of metrics that are also aggregated over all devices of a reading."""
 COUNTED = f".{COUNTER}"
 ACROSS = ("mean", "max", "total")
 TOGETHER = 256
-"""Readings that are folded together: the cost is shared by them."""
+"""Readings to collect before they are added: adding them together shares its cost."""
 
 
 class WindowAggregator:
     """The statistics and the energy of a window so far, or of a recording.
 
     Args:
-        begin: When it begins, on the clock of the rows.
-        before: The last readings before that, one or two: what lies between the last of them and the next one is known by both.
-        trailing: Whether a reading stands for the time since the one before, and not until the next one. Windows that follow each
-            other from reading to reading then count each reading once, and all of the time.
-        across: Whether there are statistics over all devices too, and of the counters that energy is taken from.
-        timed: Of which metrics it is kept how long each value stood; of all when left out.
+        begin: When it begins, on the rows' clock.
+        before: The last one or two readings before that. They show the time between the last of them and the next reading.
+        trailing: Whether a reading stands for the time since the previous one, instead of until the next one. Consecutive windows
+            from reading to reading then count each reading once, and all of the time.
+        across: Whether to include statistics over all devices, and of the energy counters.
+        timed: Returns for which metrics the time of each value is kept. Default: for all.
 
     Attributes:
-        energy: By device key.
-        doubts: By device key, why its counter is not believed, as is known from other readings.
-        readings: Rows taken.
+        energy: The energy, by device key.
+        doubts: By device key, why its counter is not trusted, known from other readings.
+        readings: The number of rows.
     """
 
     def __init__(
@@ -377,7 +385,7 @@ class WindowAggregator:
         self._layout: Layout | None = None
         self._metrics: dict[str, Accumulator] = {}
         self._across: dict[str, Accumulator] = {}  # over all devices: ``mean.powerWatts``
-        self._known: dict[str, set[str]] = {}  # by name, the devices that ever had it
+        self._known: dict[str, set[str]] = {}  # by name, all devices that ever had the metric
         self._last: dict[str, dict[str, float]] = {}  # by name, each device's last reading
         self._pending: list[Row] = []
         earlier, self._served = marked(before, {})
@@ -391,19 +399,19 @@ class WindowAggregator:
         return {key: held for key, held in self._metrics.items() if held.count}
 
     def feed(self, rows: Iterable[Row]) -> None:
-        """Take readings, which are folded when there are many, or results are asked for."""
+        """Add readings. They are processed when there are many, or when results are requested."""
         self._pending.extend(rows)
         if len(self._pending) >= TOGETHER:
             self.fold()
 
     def fold(self, rows: Iterable[Row] = (), end: float = math.inf) -> None:
-        """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
+        """Process readings. The last one may be the one that closes the window. Many at a time cost less."""
         block: list[Row] = []
         pending, self._pending = self._pending, []
         taken, self._served = marked([*pending, *rows], self._served)
         for row in taken:
             if row.at < self._begin:
-                self._start_from(row)  # it was being taken when the window began
+                self._start_from(row)  # its reading was in progress when the window began
                 continue
             changed = block and row.header is not block[0].header and row.layout != block[0].layout
             if block and (changed or not row.joined or row.at > end):
@@ -414,7 +422,7 @@ class WindowAggregator:
             self._fold(block, end)
 
     def following(self) -> WindowAggregator:
-        """Return the statistics of the next window, which begins where the last reading was taken."""
+        """Return the statistics of the next window, which begins at the last reading."""
         found = WindowAggregator(-math.inf, (), self._trailing, self._has_across, self._timed)
         found._served = self._served
         found._at, found._layout, found._known, found._last = self._at, self._layout, copy.deepcopy(self._known), copy.deepcopy(self._last)
@@ -428,12 +436,12 @@ class WindowAggregator:
         return {key: held.summary() for key, held in self.metrics.items()}
 
     def energy_joules(self) -> dict[str, Energy]:
-        """Return, by device key, the energy that it used."""
+        """Return the energy used, by device key."""
         self.fold()
         return {key: energy for key, held in self.energy.items() if (energy := held.result(self.doubts.get(key, ""))) is not None}
 
     def devices(self) -> dict[str, CrossDeviceStatistics]:
-        """Return, by name, the metric over all devices."""
+        """Return, by name, the statistics of a metric over all devices."""
         found = {}
         for name in self._known:
             mean, largest, total = (self._across[f"{kind}.{name}"] for kind in ACROSS)
@@ -442,7 +450,7 @@ class WindowAggregator:
         return found
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
-        """Return for how long a metric was above a threshold; None where it was not read, or that is not kept.
+        """Return for how many seconds a metric was above a threshold; None if it was not read, or times are not kept.
 
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
@@ -453,16 +461,16 @@ class WindowAggregator:
         return held.seconds_above(threshold) if held is not None else None
 
     def _members(self, layout: Layout) -> Mapping[str, Mapping[str, int]]:
-        """Return, by name that is taken over all devices, the column of each device that has it."""
+        """Return, for each name aggregated over devices, the column of each device that has it."""
         return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED} if self._has_across else {}
 
     def _start_from(self, row: Row) -> None:
-        """Take a reading from before the beginning."""
+        """Process a reading from before the window's beginning."""
         self._fold_energy(row.layout, row.values, [min(row.at, self._begin)], row.joined, self._begin)
         self._wait_for(row.layout)
 
     def _wait_for(self, layout: Layout) -> None:
-        """Have the first readings of these keys stand from the window's beginning on."""
+        """Make the first readings of these keys stand from the window's beginning on."""
         self._layout = layout
         waits = not self._trailing
         self._metrics = {key: Accumulator(waits, self._timed(key)) for key in layout}
@@ -470,12 +478,12 @@ class WindowAggregator:
         self._known = {name: set(positions) for name, positions in self._members(layout).items()}
 
     def _fold(self, rows: Sequence[Row], end: float) -> None:
-        """Take rows of the same keys with no gap between them, or the one after the end."""
+        """Process consecutive rows with the same keys, or the row after the window's end."""
         layout, joined, moments = rows[0].layout, rows[0].joined, [row.at for row in rows]
         closing = moments[0] > end
         values = values_of(rows)
         self._fold_energy(layout, values, moments, joined, end)
-        if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
+        if self._layout is None:  # there was no earlier reading: assume one with the same keys
             self._wait_for(layout)
         lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
@@ -489,7 +497,7 @@ class WindowAggregator:
                 held.lose()
         self._change_layout(layout, 0.0 if closing else lead)
         self._at = moments[-1]
-        columns = ((key, values[place :: len(layout)]) for place, key in enumerate(layout))  # one at a time: they are mebibytes together
+        columns = ((key, values[place :: len(layout)]) for place, key in enumerate(layout))  # lazily: together they take mebibytes
         for series, found in ((self._metrics, columns), (self._across, self._columns_across(layout, values).items())):
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
@@ -501,7 +509,7 @@ class WindowAggregator:
                     held.fold(column, after, spent, lead, moments[0] - self._begin)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
-        """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
+        """End the last readings of keys that are gone, and of aggregated metrics where the set of devices has changed."""
         before, self._layout = self._layout or (), layout
         if layout == before:
             return
@@ -515,10 +523,10 @@ class WindowAggregator:
                     self._across[f"{kind}.{name}"].lose(lead)
 
     def _columns_across(self, layout: Layout, values: array[float]) -> dict[str, array[float]]:
-        """Return each row's mean, largest value and sum over all devices, as columns of further keys.
+        """Return each row's mean, maximum and sum over all devices, as columns of further keys.
 
-        A device that was served again stands with its last value beside one that was read; a row in which none was read is no
-        reading. There is no sum where a device is missing.
+        If some devices were read and another one was served again, the latter counts with its last value. A row in which none was
+        read is no reading. There is no sum if a device is missing.
         """
         found: dict[str, array[float]] = {}
         for name, devices in self._members(layout).items():
@@ -526,7 +534,7 @@ class WindowAggregator:
             known.update(devices)
             last = self._last.setdefault(name, {})
             members = [values[place :: len(layout)] for place in devices.values()]
-            if isfinite(sum(map(sum, members))):  # all were read in every row
+            if isfinite(sum(map(sum, members))):  # every device was read in every row: the usual case, without a loop over rows
                 last.update(zip(devices, (column[-1] for column in members), strict=True))
                 added = list(map(sum, zip(*members, strict=True)))
                 found[f"mean.{name}"] = array("d", [one / len(devices) for one in added])

@@ -1,4 +1,4 @@
-"""What a window's results are: statistics of a metric, energy of a device, one metric over all devices."""
+"""The results of a window: statistics of a metric, energy of a device, a metric over all devices."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 
 class Summary(NamedTuple):
-    """One metric over a window.
+    """The statistics of a metric over a window.
 
     Attributes:
-        count: Readings. One that was served twice counts once; an absent value does not count, a measured 0 does.
-        mean: Weighted by the time that each reading stands for.
-        min: The least value.
+        count: Number of readings. A reading served twice counts once; an absent value does not count, a measured 0 does.
+        mean: Mean, weighted by the time that each reading stands for.
+        min: The smallest value.
         max: The largest value.
         last: The last value.
-        p50: The median: a value that half of the readings do not exceed. Percentiles are of readings, by nearest rank, exact
-            up to 512 different values and within 0.5 % beyond.
-        p95: What 95 % of the readings do not exceed.
-        p99: What 99 % of the readings do not exceed.
-        seconds: The time that the readings stand for: each until the next one.
+        p50: The median: the value that half of the readings do not exceed. Percentiles are over readings, by nearest rank: exact up
+            to 512 different values, and within 0.5 % beyond.
+        p95: The value that 95 % of the readings do not exceed.
+        p99: The value that 99 % of the readings do not exceed.
+        seconds: The time that the readings stand for: each one until the next.
     """
 
     count: int  # type: ignore[assignment]  # read by name, never searched
@@ -35,14 +35,14 @@ class Summary(NamedTuple):
 
 
 class Energy(NamedTuple):
-    """What a device used.
+    """The energy that a device used.
 
     Attributes:
         joules: The energy.
-        source: ``counter``: the device's own counter, between whose readings the value is interpolated to the moment;
-            ``integrated``: the power readings, joined by straight lines; the first and the last one hold to the window's edges.
-        seconds: The time that readings cover: less than the window's where the device gave none.
-        reason: Why the counter of a device that has one was not believed: what it says and what power says. Empty otherwise.
+        source: ``counter``: the device's own counter, interpolated between its readings; ``integrated``: the power readings,
+            interpolated linearly and extended to the window's edges.
+        seconds: The time that readings cover. It is less than the window's if the device gave none for a while.
+        reason: Why the device's counter was not trusted: its energy and the energy by power. Empty otherwise.
     """
 
     joules: float
@@ -52,12 +52,12 @@ class Energy(NamedTuple):
 
 
 class CrossDeviceStatistics(NamedTuple):
-    """One metric over all devices of the selection: each reading's mean, largest value and sum, summarised over the window.
+    """The statistics over a window of a metric's mean, maximum and sum over all selected devices.
 
     Attributes:
-        mean: Of the devices that gave a value.
-        max: The largest of them.
-        total: The sum, over the readings in which every device gave a value; None when there was none.
+        mean: Statistics of the mean over the devices that gave a value.
+        max: Statistics of the largest value.
+        total: Statistics of the sum, over readings in which every device gave a value; None if there was none.
     """
 
     mean: Summary

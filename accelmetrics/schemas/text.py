@@ -1,9 +1,9 @@
-"""Texts made fit to be shown, and the one vocabulary of every surface: words, rounding and units of what is measured.
+"""Text for display: safe and shortened texts, and one wording, rounding and set of units for all views.
 
-`dump`, `watch`, the page, reports and the console lines write a number by the functions below, so that one reading looks the same
-everywhere: ``13 %``, ``61.0/79.6 GiB``, ``612/700 W``, ``64 °C``, ``2.2 h``. Ties round away from zero, as in JavaScript. Full listings
-(`dump --all`, details) keep two decimals by :func:`quantity`. The page has the same rules in ``views/page/static/numbers.js``, and a test
-compares the two.
+`dump`, `watch`, the page, reports and the console lines format numbers with the functions below, so that a reading looks the same
+everywhere: ``13 %``, ``61.0/79.6 GiB``, ``612/700 W``, ``64 °C``, ``2.2 h``. Ties round away from zero, as in JavaScript. Complete
+listings (`dump --all`, details) keep two decimals by :func:`quantity`. The page has the same rules in
+``views/page/static/numbers.js``, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from math import copysign, floor, inf, nextafter
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
-"""Units that are written otherwise than the catalogue spells them."""
+"""Units that are displayed differently from the catalogue's spelling."""
 SCALED = {"By": "", "By/s": "/s"}
-"""Units that are shown with a prefix, and what stands behind it."""
+"""Units that are displayed with a prefix, and the text after it."""
 PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 GIB, MIB = 2.0**30, 2.0**20
 KILO_FROM, KWH_FROM = 10_000.0, 100_000.0
-"""From where on power is written in kW, together with its limit, and joules in kWh."""
+"""Values from which power (with its limit) is displayed in kW, and energy in kWh."""
 GAP = 2
 """Spaces between two columns."""
 LONGEST_SHOWN = 200
-"""Characters of a value or a name of the program's that stand in a message."""
+"""Most characters of the program's value or name in a message."""
 CALL = re.compile(r"^[a-z]\w*[A-Z]\w*: | \([A-Z]+(?:_[A-Z]+)+\)$")
-"""The driver's call and its code around what it says in words: they are details."""
+"""The driver's call and error code around its message in words. They belong in details only."""
 
 
 _shortened = reprlib.Repr()
@@ -39,30 +39,31 @@ _shortened.maxother = LONGEST_SHOWN
 
 
 def shown(value: object) -> str:
-    """Return the ``repr`` of a value that may be anything, without its middle where that is long; one that raises is named by its type."""
+    """Return the ``repr`` of any value, with the middle of a long one left out; the type's name if ``repr`` raises."""
     if type(value) is str and len(value) > LONGEST_SHOWN:
         value = value[: LONGEST_SHOWN // 2] + value[-LONGEST_SHOWN // 2 :]
     return _shortened.repr_instance(value, 0)
 
 
 def kind_of(value: object) -> str:
-    """Return the name of a value's type, whatever attributes the value and its type have."""
+    """Return the name of a value's type."""
+    # Not `type(value).__name__`: a metaclass may define any attribute.
     name: str = vars(type)["__name__"].__get__(type(value))
     return name[:LONGEST_SHOWN]
 
 
 def printable(text: str) -> str:
-    """Return a text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
+    """Return a text that is safe for a terminal: each unprintable character becomes a question mark, white space a space."""
     return text if text.isprintable() else "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
 def in_words(detail: str) -> str:
-    """Return what a driver says without the call that said it and the code for it, fit for a terminal."""
+    """Return a driver's message without its call and error code, safe for a terminal."""
     return CALL.sub("", printable(detail))
 
 
 def cells(text: str) -> int:
-    """Return the columns that a text takes: two for each wide character of East Asia, none for what is put over another one."""
+    """Return the number of terminal columns of a text: two for a wide East Asian character, none for a combining one."""
     if text.isascii():
         return len(text)
     return sum(map(_columns, text))
@@ -76,7 +77,7 @@ def _columns(one: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return a line with its end left out where it takes more columns than ``width``."""
+    """Return a line, cut off with ``…`` if it takes more than ``width`` columns."""
     if cells(text) <= width:
         return text
     room = width - 1
@@ -84,11 +85,11 @@ def clipped(text: str, width: int) -> str:
         room -= cells(one)
         if room < 0:
             return text[:end] + "…"
-    return text  # only marks over nothing
+    return text  # only combining characters remained
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Return a text on lines of at most so many columns, each indented; only a longer word is longer. Shown as ``printable`` has it."""
+    """Return a text as indented lines of at most ``width`` columns. Only a longer word is longer. See ``printable``."""
     import textwrap
 
     words = printable(" ".join(text.split()))
@@ -96,18 +97,18 @@ def wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def hanging(text: str, width: int) -> list[str]:
-    """Return a remark, ``- one``, on lines of at most so many columns; all but the first are indented."""
+    """Return a list item (``- one``) as lines of at most ``width`` columns. All lines but the first are indented."""
     first, *rest = wrapped(text, width - 2, "")
     return [first, *(f"  {line}" for line in rest)]
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
-    """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
+    """Return rows as lines with aligned columns. See ``printable`` for the cells.
 
     Args:
-        rows: The cells; every row has as many.
-        indent: What stands before each row.
-        numeric: Whether all columns but the first are flush right.
+        rows: The cells; all rows have the same number.
+        indent: A prefix of each row.
+        numeric: Whether all columns but the first are right-aligned.
     """
     columns = []
     for place, found in enumerate(zip(*rows, strict=True)):
@@ -139,7 +140,7 @@ def fitted(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> list[
 
 
 def fixed(value: float, digits: int = 0) -> str:
-    """Return a number with so many decimals; ties round away from zero, as ``toFixed`` of JavaScript does."""
+    """Return a number with this many decimals. Ties round away from zero, as JavaScript's ``toFixed`` does."""
     if value * 2 ** (digits + 1) % 2 == 1:  # a tie: Python would round it to the even neighbour
         value = nextafter(value, copysign(inf, value))
     text = f"{value:.{digits}f}"
@@ -147,7 +148,7 @@ def fixed(value: float, digits: int = 0) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share: ``13 %`` of 12.5."""
+    """Return a percentage: ``13 %`` for 12.5."""
     return f"{fixed(value)} %"
 
 
@@ -157,25 +158,25 @@ def celsius(value: float) -> str:
 
 
 def memory(used: float, total: float | None = None) -> str:
-    """Return an amount of memory, beside its total in the same unit: ``61.0/79.6 GiB``."""
+    """Return an amount of memory, with its total if given, in the same unit: ``61.0/79.6 GiB``."""
     step = power(max(abs(used), total or 0.0), 1024, len(PREFIXES))
     return f"{of_limit(used, total, 1024**step, 1 if step else 0)} {PREFIXES[step]}"
 
 
 def watts(value: float, limit: float | None = None) -> str:
-    """Return a power, beside its limit in the same unit: ``612/700 W``, ``9.45/43.9 kW`` where one of the two is 10 kW or more."""
+    """Return a power, with its limit if given, in the same unit: ``612/700 W``; from 10 kW on, ``9.45/43.9 kW``."""
     if max(abs(value), limit or 0.0) < KILO_FROM:
         return f"{of_limit(value, limit)} W"
     return "/".join(figures(one / 1000) for one in (value, limit or None) if one is not None) + " kW"
 
 
 def energy(joules: float) -> str:
-    """Return an energy: ``312 J``, ``86.412 kWh`` from 100,000 J on."""
+    """Return an energy: ``312 J``; from 100,000 J on, ``86.412 kWh``."""
     return f"{fixed(joules)} J" if abs(joules) < KWH_FROM else f"{fixed(joules / 3.6e6, 3)} kWh"
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a value with its unit, in full where that is not bytes: ``300.25 W``, ``79.6 GiB``, ``909 B/s``."""
+    """Return a value with its unit, exact except for bytes: ``300.25 W``, ``79.6 GiB``, ``909 B/s``."""
     if unit not in SCALED:
         return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
     step = power(abs(value), 1024, len(PREFIXES))
@@ -183,34 +184,34 @@ def quantity(value: float, unit: str) -> str:
 
 
 def power(largest: float, base: float, most: int) -> int:
-    """Return by which power of a base values up to ``largest`` are best divided, below ``most``."""
+    """Return the exponent, below ``most``, of the power of ``base`` by which values up to ``largest`` are divided."""
     return next((found for found in range(most - 1, 0, -1) if largest >= base**found), 0)
 
 
 def figures(value: float) -> str:
-    """Return a number with three figures, or all that stand before the point: ``9.45``, ``43.9``, ``1234``."""
+    """Return a number with three significant digits, or all digits before the point: ``9.45``, ``43.9``, ``1234``."""
     return fixed(value, max(0, 3 - len(f"{abs(floor(value))}")))
 
 
 def number(value: float) -> str:
-    """Return a number: whole ones and large ones whole, others with two places, small ones with two figures."""
+    """Return a number: integers and large numbers without decimals, small ones with two digits, others with two decimals."""
     if value == int(value) or abs(value) >= 10_000:
         return fixed(value)
     return f"{value:.2g}" if abs(value) < 0.1 else fixed(value, 2).rstrip("0").rstrip(".")
 
 
 def of_limit(value: float, limit: float | None, scale: float = 1.0, digits: int = 0) -> str:
-    """Return a number beside its limit, where it has one, both with so many decimals: ``45.2/80.0``."""
+    """Return a number with its limit, if it has one, both with this many decimals: ``45.2/80.0``."""
     return fixed(value / scale, digits) + (f"/{fixed(limit / scale, digits)}" if limit else "")
 
 
 def counted(number: int, what: str) -> str:
-    """Return how many there are: ``1 device``, ``3 devices``."""
+    """Return a count with its noun: ``1 device``, ``3 devices``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time, rounded down, in its largest unit: ``52 s``, ``14 min``, ``2.2 h``, ``3.5 d``."""
+    """Return a duration, rounded down, in its largest unit: ``52 s``, ``14 min``, ``2.2 h``, ``3.5 d``."""
     if seconds < 60:
         return f"{floor(max(0.0, seconds))} s"
     if seconds < 3600:
@@ -220,23 +221,23 @@ def duration(seconds: float) -> str:
 
 
 def brief(seconds: float | None) -> str:
-    """Return how long a call took: ``2.5 ms``, ``1.2 s``."""
+    """Return the duration of a call: ``2.5 ms``, ``1.2 s``."""
     if seconds is None:
         return "unknown"
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 BLOCKS, BAR = "▁▂▃▄▅▆▇█", "█░"
-"""Marks of values from the least to the greatest, and of a bar: what is full, what is empty."""
+"""Characters for values from the smallest to the largest; characters of a bar, full and empty."""
 
 
 def block(value: float, top: float, marks: str = BLOCKS) -> str:
-    """Return the mark of a value between 0 and ``top``: the first for the least, the last for the greatest."""
+    """Return the character for a value between 0 and ``top``: the first for the smallest, the last for the largest."""
     return marks[min(len(marks) - 1, int(min(1.0, max(0.0, value / top)) * len(marks)))]
 
 
 def bar(percent: float, columns: int, marks: str = BAR) -> str:
-    """Return a share as a bar of so many columns, of two marks: what is full, and what is empty."""
+    """Return a percentage as a bar of this many columns. The two marks are for full and empty columns."""
     filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
     return marks[0] * filled + marks[1] * (columns - filled)
 
@@ -245,13 +246,13 @@ def bar(percent: float, columns: int, marks: str = BAR) -> str:
 
 
 class Term(NamedTuple):
-    """How one measure is called.
+    """The words for a measure.
 
     Attributes:
         word: In sentences and on lines: ``util``.
         heading: Above a column of a text table.
         title: Where there is room: ``Utilisation``.
-        unit: As the heading of a column names it, where cells have no unit.
+        unit: The unit in the heading of a column without units in its cells.
     """
 
     word: str
@@ -270,7 +271,7 @@ TERMS: Mapping[str, Term] = {
 }
 STATE_MARKS: Mapping[str, str] = {"ok": "", "warn": "!", "bad": "X", "missing": "-"}
 STATE_WORDS: Mapping[str, str] = {"ok": "ok", "warn": "warning", "bad": "critical", "missing": "no data"}
-"""How a device stands, by its state; a device that gives nothing has the word of its reason (``schemas/errors.py``) instead."""
+"""Words for a device's state. A device without values shows the word of its reason instead (``schemas/errors.py``)."""
 SEVERITY_MARKS: Mapping[str, str] = {"critical": "X", "warning": "!", "info": ""}
 ASCII = str.maketrans({"°": "", "µ": "u", "…": "~", "–": "-", "—": "-", "│": "|", "·": "-", "²": "2", "×": "x"})
-"""Characters that a terminal without Unicode shows in another way: ``64 °C`` is ``64 C``."""
+"""Replacements for characters on terminals without Unicode: ``64 °C`` is shown as ``64 C``."""

@@ -1,4 +1,4 @@
-"""How devices are connected, and the clocks that they can be set to: facts that are asked for on request and are no part of a reading."""
+"""How devices are connected, and the clocks they can be set to: facts read on request, not part of a reading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 NOTHING: Mapping[Any, Any] = FrozenDict()
 SWITCH = "switch"
-"""Far end of links that lead to switches, through which a device reaches every other one with such links."""
+"""The far end of links to switches, through which a device reaches every other device with links to switches."""
 
 
 class Link(NamedTuple):
@@ -19,10 +19,10 @@ class Link(NamedTuple):
 
     Attributes:
         kind: ``nvlink``, ``xgmi``, or a vendor's own word.
-        to: PCI address of the device at the far end, as :func:`~accelmetrics.schemas.identity.pci_address` writes it; ``switch`` for
-            switches; empty where the driver does not say.
-        count: How many there are; None where the driver does not say.
-        hops: Over how many of them data travels; None where the driver does not say.
+        to: PCI address of the device at the far end, in the notation of :func:`~accelmetrics.schemas.identity.pci_address`;
+            ``switch`` for switches; empty if the driver does not report it.
+        count: Number of links; None if the driver does not report it.
+        hops: Number of links that data passes on its way; None if the driver does not report it.
     """
 
     kind: str
@@ -35,9 +35,9 @@ class SupportedClocks(NamedTuple):
     """The clocks that a device can be set to, in MHz, the highest first.
 
     Attributes:
-        memory_mhz: Of its memory.
-        graphics_mhz: Of its cores.
-        graphics_by_memory: Those of the cores that go with each one of the memory, where the driver ties them together.
+        memory_mhz: Clocks of its memory.
+        graphics_mhz: Clocks of its cores.
+        graphics_by_memory: Clocks of the cores for each clock of the memory, if the driver ties them together.
     """
 
     memory_mhz: tuple[int, ...] = ()
@@ -46,12 +46,12 @@ class SupportedClocks(NamedTuple):
 
 
 class Details(NamedTuple):
-    """What a driver tells of one device on request: each part, or why it is not known.
+    """The details of one device that its driver gives on request: each part, or the reason why it is unknown.
 
     Attributes:
-        links: Its links to other devices, those of PCIe left out.
+        links: Its links to other devices, without PCIe.
         clocks: The clocks that it can be set to.
-        paths: By PCI address of another device, what PCIe has between the two, in the words of :class:`Connection`. It is used where the
+        paths: By PCI address of another device, the PCIe path between the two, in the words of :class:`Connection`. Used if the
             kernel shows no PCI bus.
     """
 
@@ -61,7 +61,7 @@ class Details(NamedTuple):
 
     @property
     def lasting(self) -> bool:
-        """Whether asking again gives the same: nothing is unknown but what the device does not have."""
+        """Whether asking again gives the same answer: only parts that the device does not have are unknown."""
         return all(part.reason == Reason.NOT_SUPPORTED for part in self if isinstance(part, Unavailable))
 
 
@@ -69,10 +69,10 @@ class Nic(NamedTuple):
     """A network card with RDMA.
 
     Attributes:
-        name: As the kernel calls it, ``mlx5_0``.
-        pci_bus_id: Its PCI address, empty when unknown.
-        numa_node: NUMA node of its slot; None when unknown.
-        cpu_affinity: CPUs near to its slot, as ranges; empty when unknown.
+        name: The kernel's name for it, ``mlx5_0``.
+        pci_bus_id: Its PCI address; empty if unknown.
+        numa_node: NUMA node of its slot; None if unknown.
+        cpu_affinity: CPUs near its slot, as ranges; empty if unknown.
     """
 
     name: str
@@ -82,17 +82,18 @@ class Nic(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """What lies between two devices, or between a device and a network card.
+    """The connection between two devices, or between a device and a network card.
 
     Attributes:
         between: The keys of both devices, or a device's key and the card's name.
-        path: What PCIe has between them, in the words of ``nvidia-smi topo``: ``PIX`` (one switch at most), ``PXB`` (several switches),
-            ``PHB`` (a host bridge), ``NODE`` (host bridges of one NUMA node), ``SYS`` (the link between NUMA nodes); empty when unknown.
-        link: The kind of direct links between them: ``nvlink``, ``xgmi``; empty where there are none, or that is unknown.
-        links: How many there are; None when unknown.
-        hops: Over how many of them data travels; None when unknown.
-        switched: Whether they lead through switches.
-        unavailable: Why ``path`` or ``links`` is unknown, by these names.
+        path: The PCIe path between them, in the words of ``nvidia-smi topo``: ``PIX`` (one switch at most), ``PXB`` (several
+            switches), ``PHB`` (a host bridge), ``NODE`` (host bridges of one NUMA node), ``SYS`` (the link between NUMA nodes); empty
+            if unknown.
+        link: The kind of direct links between them: ``nvlink``, ``xgmi``; empty if there are none or they are unknown.
+        links: Number of direct links; None if unknown.
+        hops: Number of links that data passes on its way; None if unknown.
+        switched: Whether the links lead through switches.
+        unavailable: Under ``path`` or ``links``, the reason why it is unknown.
     """
 
     between: tuple[str, str]
@@ -105,10 +106,10 @@ class Connection(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """How the devices of a machine are connected with each other, and with its network cards.
+    """How the devices of a machine are connected with each other and with its network cards.
 
     Attributes:
-        connections: One for each pair of devices, then one for each device and card.
+        connections: One per pair of devices, then one per device and network card.
         nics: The network cards with RDMA.
     """
 
@@ -116,5 +117,5 @@ class Topology(NamedTuple):
     nics: tuple[Nic, ...] = ()
 
     def between(self, one: str, other: str) -> Connection | None:
-        """Return the connection of two devices by their keys, or of a device and a card by its name; None where there is none."""
+        """Return the connection of two devices by key, or of a device and a card by its name; None if there is none."""
         return next((found for found in self.connections if found.between in ((one, other), (other, one))), None)

@@ -1,6 +1,6 @@
-"""Typed views of a flat dict of metrics: the same numbers under typed, documented attributes.
+"""Typed views of a flat dict of metrics: the same numbers as typed, documented attributes.
 
-The models are generated into ``metrics_models``. What is looked at is imported then, and nothing else.
+The models are generated into ``metrics_models``. Only models that are used are imported, on first use.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _View = TypeVar("_View", bound=Model)
 
 
 def device_metrics(kind: str, values: Values) -> DeviceMetrics:
-    """View a device's values by name; a kind without rows of its own has those that all kinds may have."""
+    """Return a device's values as a typed view. A kind without special metrics gets the metrics of all kinds."""
     return cast("DeviceMetrics", _view(device_model(kind), values))
 
 
 def process_metrics(values: Values) -> ProcessMetrics:
-    """View what the watched process uses of a device."""
+    """Return the watched process's use of a device as a typed view."""
     return _view(ProcessMetrics, values)
 
 
 def host_metrics(metrics: Values) -> HostMetrics:
-    """View the machine's part of a whole flat dict."""
+    """Return the machine's part of a whole flat dict as a typed view."""
     from accelmetrics.schemas.catalogue import resolve
     from accelmetrics.schemas.catalogue.host import INSTANCES
     from accelmetrics.schemas.metrics_models import host
@@ -53,10 +53,10 @@ def host_metrics(metrics: Values) -> HostMetrics:
 
 
 def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
-    """Make the view. It is not validated: a look must not raise, so a number beyond its bounds is shown as it stands in ``metrics``.
-
-    For a first validation pydantic would load 50 modules more and build the schema, which takes half as long as importing it does.
-    """
+    """Return the view of values, without validating them."""
+    # Not validated, because a property must not raise: a number outside of its bounds is shown as it is in ``metrics``.
+    # Also, pydantic's first validation loads 50 more modules and builds the schema, which takes half as long as importing
+    # pydantic.
     shown: dict[str, Any] = {}
     for field, names, convert in _fields(model):
         for name in names:
@@ -68,7 +68,7 @@ def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
 
 @cache
 def _fields(model: type[Model]) -> list[tuple[str, list[str], Callable[[Any], Any]]]:
-    """List a model's fields, with the names that each is read under and what makes a number of it."""
+    """Return a model's fields, with the names that each is read under, and its conversion to a number."""
     numbers: dict[object, Callable[[Any], Any]] = {float | None: float, int | None: _whole}
     return [(field, names_of(field, about), numbers.get(about.annotation, _as_is)) for field, about in model.model_fields.items()]
 

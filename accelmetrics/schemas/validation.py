@@ -1,4 +1,4 @@
-"""Full validation of a snapshot: what tests switch on with ``ACCELMETRICS_VALIDATE=1`` and a reading never waits for."""
+"""Full validation of a snapshot. Tests enable it by ``ACCELMETRICS_VALIDATE=1``; a normal reading does not pay for it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from accelmetrics.schemas.view_model import Model, names_of
 
 
 def validate(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
-    """Hold a snapshot of wanted metrics to every rule of the schema.
+    """Check a snapshot of wanted metrics against every rule of the schema.
 
     Raises:
-        DocumentError: It breaks some; the message lists all findings.
+        DocumentError: It breaks rules. The message lists all findings.
     """
     found = list(findings(snapshot, wanted))
     if found:
@@ -39,10 +39,10 @@ def findings(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> Itera
 
 
 def _value_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
-    """Check that each value is a finite number within its row's bounds, and the same under every spelling."""
+    """Check that each value is a finite number within its row's bounds, and is the same under every spelling."""
     metrics: Mapping[str, object] = snapshot.metrics
     for key, value in metrics.items():
-        # Exact types: a bool, or a number of NumPy's, is written and compared in ways of its own.
+        # Exact types: a bool or a NumPy number is written and compared differently.
         if not isinstance(value, (int, float)) or type(value) not in (int, float):
             yield f"{key} = {value!r} is neither int nor float"
         elif not isfinite(value):
@@ -61,7 +61,7 @@ def _value_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str
 
 
 def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
-    """Check that each wanted key that is owed is in exactly one of ``metrics`` and ``unavailable``, and each named device is listed."""
+    """Check that each wanted key is in exactly one of ``metrics`` and ``unavailable``, and that named devices are listed."""
     listed = {slot.key for slot in snapshot.identities}
     kinds = {*KINDS.values(), *(slot.identity.kind for slot in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
@@ -83,7 +83,7 @@ def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
 
 
 def _view_findings(snapshot: Snapshot) -> Iterator[str]:
-    """Check that the typed views hold what the flat dict holds."""
+    """Check that the typed views have the same values as the flat dict."""
     for device in snapshot.devices:
         yield from _compare(device.key, device.metrics, device.values)
         part = f"{device.kind}.process.{device.index}"
@@ -99,7 +99,7 @@ def _view_findings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]:
-    """Compare each name that the view has an attribute for; a plug-in's own and those of links have none."""
+    """Compare the attributes of a view with the values. Names of plug-ins and of links have no attribute."""
     for field, about in type(view).model_fields.items():
         shown = next((values[name] for name in names_of(field, about) if name in values), None)
         if about.validation_alias is not None and shown != getattr(view, field):
@@ -107,7 +107,7 @@ def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]
 
 
 def _document_findings(snapshot: Snapshot) -> Iterator[str]:
-    """Check that the document holds to its models, and reading it back gives an equal snapshot."""
+    """Check that the document is valid, and that reading it back gives an equal snapshot."""
     try:
         again = Document.model_validate(snapshot.to_dict()).snapshot()
         text = snapshot.to_json()

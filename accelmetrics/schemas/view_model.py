@@ -1,4 +1,4 @@
-"""The bases of the typed views, and of the parts of documents with the types that these hold their values to."""
+"""Base classes of the typed views and of the parts of documents, and the types of their values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pydantic.fields import FieldInfo
 from accelmetrics.schemas.text import shown
 
 SHOWN = 8
-"""Values that a view's ``repr`` shows."""
+"""Most values in a view's ``repr``."""
 Key = Annotated[str, StringConstraints(min_length=1)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
 def parse_timestamp(text: object) -> int:
-    """Convert to nanoseconds since 1970 an RFC 3339 timestamp.
+    """Return an RFC 3339 timestamp as nanoseconds since 1970.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: It is not a valid timestamp.
     """
     found = _TIMESTAMP.fullmatch(text) if isinstance(text, str) else None
     if found is None:
@@ -49,25 +49,25 @@ def _finite_number(value: object) -> int | float:
 
 
 def _logged_number(value: object) -> int | float:
-    """Return a finite number, or the one that a text stands for."""
+    """Return a finite number, or the number that a text (``NaN``, ``Infinity``) represents."""
     return float(value) if isinstance(value, str) and value in NOT_FINITE else _finite_number(value)
 
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""How documents have numbers of the program that are not finite."""
+"""The texts that represent logged numbers that are not finite in documents."""
 Number = Annotated[int | float, PlainValidator(_finite_number), WithJsonSchema({"type": "number"})]
 LoggedNumber = Annotated[
     int | float,
     PlainValidator(_logged_number),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}),
 ]
-"""A number that the program logged, which may be none that JSON has."""
+"""A number that the program logged. It may be one that JSON cannot represent."""
 Timestamp = Annotated[int, PlainValidator(parse_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})]
-"""Nanoseconds since 1970 of what is an RFC 3339 timestamp in the document."""
+"""Nanoseconds since 1970; an RFC 3339 timestamp in the document."""
 
 
 class Part(BaseModel):
-    """A part of a document. Nothing is converted: a number in quotes is not a number."""
+    """A part of a document. Values are not converted: a number in quotes is not a number."""
 
     model_config = ConfigDict(
         strict=True, frozen=True, defer_build=True, extra="ignore", allow_inf_nan=False, json_schema_serialization_defaults_required=True
@@ -75,12 +75,12 @@ class Part(BaseModel):
 
 
 class Model(BaseModel):
-    """Immutable, readable by field name and by alias, and not built before it is first used: building costs milliseconds."""
+    """A model that is immutable, readable by field name and by alias, and built on first use: building costs milliseconds."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True, extra="ignore", allow_inf_nan=False)
 
     def __repr__(self) -> str:
-        """Show the class and the first values: there may be hundreds."""
+        """Show the class and its first values only, since there may be hundreds."""
         fields = type(self).model_fields
         values = {name: value for name, value in self if fields[name].repr and value not in (None, {})}
         shown = [f"{name}={value!r}" for name, value in islice(values.items(), SHOWN)]
@@ -89,6 +89,6 @@ class Model(BaseModel):
 
 
 def names_of(field: str, about: FieldInfo) -> list[str]:
-    """Return the names that an attribute is read under, the first that is there."""
+    """Return the names that an attribute is read under; the first one present counts."""
     read = about.validation_alias
     return [str(name) for name in read.choices] if isinstance(read, AliasChoices) else [field if about.alias is None else about.alias]

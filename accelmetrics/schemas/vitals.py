@@ -1,4 +1,4 @@
-"""The handful of numbers that every device is judged by, whichever names its vendor's have."""
+"""The few main numbers of every device, independent of the vendor's names for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 HOT, OVERHEATING, NEAR_SLOWDOWN, FULL_MEMORY, LOADED = 80, 85, 5, 90, 50
-"""Limits of rules and of warnings: degrees Celsius, twice; kelvins below the slowdown; percent of memory; percent of utilisation."""
+"""Limits of rules and warnings: two temperatures in degrees Celsius; kelvins below the slowdown temperature; percent of memory;
+percent of
+utilisation."""
 EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
     "utilization": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,
@@ -29,11 +31,11 @@ EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
     "power_limit_watts": POWER_LIMIT,
     "temperature": TEMPERATURE,
 }
-"""Attributes that the typed view of every device has: each is the first of these metrics that the device gives."""
+"""Attributes that every device's typed view has, with their metrics. The first metric that the device gives is used."""
 MEMORY_PARTS = tuple(
     f"neuroncore_memory_usage.{part}" for part in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 )
-"""What makes up the memory in use, on devices that give no sum: only all of them together are one."""
+"""The parts of the memory in use, on devices without a sum. They are added up only if all are present."""
 RECOVERY = {
     1: "reset asked for",
     2: "reboot asked for",
@@ -43,29 +45,29 @@ RECOVERY = {
     6: "reset of its bus asked for",
     7: "restart of the system asked for",
 }
-"""What the driver asks for, by ``recoveryAction``."""
+"""The driver's request, by ``recoveryAction``."""
 
 T = TypeVar("T")
 
 VENDORS = frozenset({"nvidia", "amd", "apple", "intel", "google"})
-"""Words that a product's name begins with where it names its vendor."""
+"""First words of product names that are the vendor's name."""
 
 
 class Vitals(NamedTuple):
-    """One device at one moment; None where it does not say.
+    """The main numbers of a device at one moment; None for missing ones.
 
     Attributes:
         key: The device's key, ``gpu.0``.
-        name: The product name, fit for a terminal.
+        name: The product name, safe for a terminal.
         utilization: Share of the time in which it computed, in percent.
         memory_percent: Share of its memory that is in use, in percent.
-        memory_used: Bytes in use.
-        memory_total: Bytes it has.
-        power: Watts.
-        power_limit: Watts that it may draw.
-        temperature: Degrees Celsius of the chip.
-        why: Why it says nothing at all, in one word; empty while it says something.
-        whole: Whether it is a device of its own, and no partition of another one.
+        memory_used: Memory in use, in bytes.
+        memory_total: Memory of the device, in bytes.
+        power: Power in watts.
+        power_limit: Limit of its power in watts.
+        temperature: Temperature of the chip in degrees Celsius.
+        why: Why there is no number at all, in one word; empty if there is one.
+        whole: Whether it is a whole device, not a partition.
     """
 
     key: str
@@ -88,29 +90,29 @@ class Vitals(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``GPU0``, ``GPU0.1`` for a partition."""
+        """A short label: ``GPU0``; ``GPU0.1`` for a partition."""
         kind, _, number = self.key.partition(".")
         return kind.upper() + number.replace(".mig.", ".")
 
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:
-    """List every device of a snapshot, in the order of their numbers."""
+    """Return the main numbers of every device of a snapshot, in the order of their numbers."""
     return [_of_device(snapshot, slot) for slot in snapshot.identities]
 
 
 def silent_sources(snapshot: Snapshot) -> list[BackendStatus]:
-    """List the sources that do not answer and of which no device is known: nothing else stands for their hardware."""
+    """Return the sources that do not answer and have no known device, so that nothing else represents their hardware."""
     listed = {slot.backend for slot in snapshot.identities}
     return [status for status in snapshot.backends if status.silent and status.name not in listed]
 
 
 def first(metrics: Mapping[str, T], device: str, names: Sequence[str]) -> T | None:
-    """Return a device's value, or what was made of its values, under the first of these names that it has."""
+    """Return the first entry of a device among these names; None if there is none. Entries may be values or statistics."""
     return next((value for name in names if (value := metrics.get(f"{device}.{name}")) is not None), None)
 
 
 def processors(metrics: Mapping[str, float]) -> float | None:
-    """Return how busy the host's processors are, all together, in percent; None where they do not say."""
+    """Return the utilisation of all host processors together, in percent; None if unknown."""
     found = [value for key, value in metrics.items() if key.startswith("cpu.") and key.endswith(".cpu_percent")]
     return sum(found) / len(found) if found else None
 

@@ -1,4 +1,4 @@
-"""NVIDIA's Xid errors: what the codes mean, in a few words each, and those of this machine that no event of NVML told of."""
+"""NVIDIA's Xid errors: short meanings of the codes, and errors of this machine that NVML did not report as events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 LARGEST_CODE = 1023
-"""Above this no code is believed. Such an error is counted, and not as one of a code."""
+"""Largest valid code. An error with a larger one is counted without a code."""
 MOST_RECENT = 64
 
 MEANINGS = {
@@ -92,35 +92,35 @@ MEANINGS = {
     157: "a part of the GPU could not be retired",
     158: "the GPU gave no answer in time and must be reset",
 }
-"""By code. What is not here is rare, reserved, or newer than this table."""
+"""Meanings by code. Other codes are rare, reserved, or newer than this table."""
 
 
 def meaning(code: int) -> str:
-    """Say what a code means; codes that the table lacks are told to be unknown."""
+    """Return the meaning of a code. Codes that are not in the table are described as unknown."""
     return MEANINGS.get(code, "a code that is not known here")
 
 
 class KnownXids:
-    """Xid errors by PCI address that were counted before NVML's events, or beside them. Empty in most programs.
+    """Xid errors by PCI address, counted before or independently of NVML's events. Empty in most programs.
 
     Attributes:
-        before: How many of each code were counted before this process began, since the machine started.
-        recent: When the last ones were, in seconds since 1970, and their codes.
-        sequence: The number of the last record of the kernel's log that was looked at; None where that is not read.
+        before: How many errors of each code were counted before this process began, since the machine started.
+        recent: The times of the latest errors, in seconds since 1970, and their codes.
+        sequence: The number of the last record read from the kernel's log; None if the log is not read.
     """
 
     def __init__(self) -> None:
         self.begin({}, {})
 
     def begin(self, before: Mapping[str, Mapping[int, int]], recent: Mapping[str, deque[tuple[float, int]]]) -> None:
-        """Begin with what was counted until now. NVML's events begin anew too: no driver is open."""
+        """Start with the errors counted so far. NVML's events start over too, since no driver is open."""
         self.before = before
         self.recent = dict(recent)
         self.sequence: int | None = None
         self._logged: dict[str, Mapping[int, int]] = {}
 
     def add(self, address: str, when: float, code: int) -> None:
-        """Count an error of the kernel's log."""
+        """Count an error found in the kernel's log."""
         code = code if code <= LARGEST_CODE else 0
         counts = self._logged.get(address, {})
         others = {known: count for known, count in counts.items() if known != code}
@@ -128,22 +128,22 @@ class KnownXids:
         self.note(address, when, code)
 
     def note(self, address: str, when: float, code: int) -> None:
-        """Note when an error was."""
+        """Record when an error occurred."""
         self.recent.setdefault(address, deque(maxlen=MOST_RECENT)).append((when, code))
 
     @property
     def addresses(self) -> set[str]:
-        """Whose errors were counted."""
+        """The PCI addresses of GPUs with counted errors."""
         return {*self.before, *self._logged}
 
     def total(self, address: str, events: Mapping[int, int]) -> dict[int, int]:
-        """Return how many errors of each code there were, the newest code last.
+        """Return the number of errors of each code, the newest code last.
 
-        An error that NVML reports is in the kernel's log too: of both counts the larger one holds.
+        An error reported by NVML is in the kernel's log too, so the larger of both counts is used.
 
         Args:
-            address: The GPU's.
-            events: What NVML has reported to this process.
+            address: The GPU's PCI address.
+            events: The errors that NVML has reported to this process.
         """
         before, logged = self.before.get(address, {}), self._logged.get(address, {})
         codes = list(dict.fromkeys(reversed((*before, *events, *logged))))[::-1]
@@ -151,4 +151,4 @@ class KnownXids:
 
 
 KNOWN_XIDS = KnownXids()
-"""Those of this process: NVML's readers add to them, rules look there when the last ones were."""
+"""The errors known to this process. NVML's readers add to them; rules read when the latest ones occurred."""

@@ -1,8 +1,8 @@
-"""The catalogue: what every metric means, one row each, and how keys are recognised.
+"""The catalogue: the meaning of every metric, one row each, and the recognition of keys.
 
-The tables are plain data, and name no vendor: which backends give a metric, and where each reads it, is generated from the
-backends' coverage into ``coverage.py``. What is looked up is built on the first look-up, so that importing this costs next to
-nothing. Rows that only a plug-in has are added when it is selected.
+The tables are plain data and name no vendor: the backends that give a metric, and where each one reads it, are generated from the
+backends' coverage into ``coverage.py``. Indexes are built on the first look-up, so that importing this costs next to nothing. Rows of
+a plug-in are added when it is selected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 
 class Section(NamedTuple):
-    """A part of the catalogue, as it is printed.
+    """A section of the catalogue, as it is printed.
 
     Attributes:
-        family: What the rows are about: ``Device``, ``GPU``, ``Host``.
+        family: The subject of the rows: ``Device``, ``GPU``, ``Host``.
         title: The section's heading.
         rows: Its metrics.
     """
@@ -74,13 +74,13 @@ CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in sec
 
 
 class KeyMatch(NamedTuple):
-    """A concrete key, recognised.
+    """The meaning of a concrete key.
 
     Attributes:
         row: The metric.
-        device: The key of the device that it is about, ``gpu.0.mig.1`` in ``gpu.0.mig.1.smActive``; empty for the machine's.
-        instance: What stands at a placeholder of the row's name: ``7`` in ``gpu.3.nvlink.7.state``, ``/`` in ``disk./.usageGB``.
-        alias: Whether the key is another spelling of the row's own.
+        device: The key of the device, ``gpu.0.mig.1`` in ``gpu.0.mig.1.smActive``; empty for the machine's metrics.
+        instance: The text at the placeholder in the row's name: ``7`` in ``gpu.3.nvlink.7.state``, ``/`` in ``disk./.usageGB``.
+        alias: Whether the key is spelled by an alias of the row.
     """
 
     row: Metric
@@ -90,7 +90,7 @@ class KeyMatch(NamedTuple):
 
 
 _Spelling = tuple[Metric, bool]
-"""A row, and whether it is spelled there by an alias."""
+"""A row, and whether the spelling is an alias."""
 
 _added: dict[str, Metric] = {}
 _forget_keys: list[Callable[[], None]] = []
@@ -99,16 +99,17 @@ _edition = [object()]
 
 @cache
 def _index() -> tuple[dict[str, _Spelling], dict[str, dict[str, _Spelling]], list[tuple[str, str, bool, Metric, bool]]]:
-    """Index rows by what keys are recognised by.
+    """Return the indexes that keys are recognised by.
 
     Returns:
-        By whole keys; by the device part without its number, and the name; and for keys of the machine with a placeholder what stands
-        before and behind it, whether it stands for a number, and the row.
+        Rows by whole key; rows by device part without number, then name; and for the machine's keys with a placeholder: the text
+            before
+        and after it, whether it stands for a number, and the row.
     """
     whole: dict[str, _Spelling] = {}
     names: dict[str, dict[str, _Spelling]] = {}
     templates: list[tuple[str, str, bool, Metric, bool]] = []
-    for row in (*_added.values(), *CATALOGUE):  # where both have a spelling, the catalogue's own counts
+    for row in (*_added.values(), *CATALOGUE):  # the catalogue last, so that its own rows take precedence
         for spelling in (row.key, *row.aliases):
             alias = spelling != row.key
             if row.device_part:
@@ -124,17 +125,17 @@ def _index() -> tuple[dict[str, _Spelling], dict[str, dict[str, _Spelling]], lis
 
 
 def per_key(function: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Remember what a function gives for each key, until rows are added."""
+    """Cache a function's results for each key until rows are added."""
     remembered = lru_cache(maxsize=16_384)(function)
     _forget_keys.append(remembered.cache_clear)
     return remembered
 
 
 def add(rows: Iterable[Metric]) -> None:
-    """Describe metrics that only a plug-in has.
+    """Add rows for metrics of a plug-in.
 
-    Keys that the catalogue has already keep their meaning. A row without a Prometheus or OpenTelemetry name gets one that follows from its
-    own name and unit.
+    Keys that the catalogue has already keep their meaning. A row without a Prometheus or OpenTelemetry name gets one derived from its
+    name and unit.
     """
     new = {row.key: _named(row) for row in rows if not any(_is_own(spelling) for spelling in (row.key, *row.aliases))}
     if any(_added.get(key) != row for key, row in new.items()):
@@ -146,7 +147,7 @@ def add(rows: Iterable[Metric]) -> None:
 
 
 def edition() -> object:
-    """Return an object that is another one as soon as rows were added, for what is remembered of many keys together."""
+    """Return an object that is replaced whenever rows are added, to validate caches that depend on many keys."""
     return _edition[0]
 
 
@@ -157,7 +158,7 @@ def _is_own(key: str) -> bool:
 
 
 def rows() -> tuple[Metric, ...]:
-    """List every row, those of plug-ins among them."""
+    """Return every row, including rows of plug-ins."""
     return (*CATALOGUE, *_added.values())
 
 
@@ -172,7 +173,7 @@ def _named(row: Metric) -> Metric:
 
 
 def resolve(key: str) -> KeyMatch | None:
-    """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
+    """Return the match of a key (``gpu.3.powerWatts``) or template, under any of its spellings; None if it is unknown."""
     whole, by_part, templates = _index()
     if found := whole.get(key):
         return KeyMatch(found[0], alias=found[1])
@@ -197,7 +198,7 @@ def resolve(key: str) -> KeyMatch | None:
 
 @per_key
 def recognise(key: str) -> KeyMatch | None:
-    """Resolve a key as :func:`resolve` does; a device's key that no row describes is a plain number of it, without a meaning."""
+    """Return the match of a key, like :func:`resolve`. A device's key without a row is a plain number without a meaning."""
     found = resolve(key)
     parts = None if found else device_key(key)
     if parts is None or parts.process:
@@ -207,16 +208,16 @@ def recognise(key: str) -> KeyMatch | None:
 
 
 def match(key: str) -> Metric | None:
-    """Find the row of a concrete key or template, under any of its spellings; None when the catalogue does not have it."""
+    """Return the row of a concrete key or template, under any of its spellings; None if the catalogue does not have it."""
     found = resolve(key)
     return found.row if found else None
 
 
 def find(key: str) -> Metric:
-    """Find a row as :func:`match` does.
+    """Return the row of a key, like :func:`match`.
 
     Raises:
-        UnknownNameError: The catalogue does not have the key; the message suggests the nearest.
+        UnknownNameError: The catalogue does not have the key. The message suggests the nearest.
     """
     row = match(key)
     if row is None:
@@ -227,29 +228,29 @@ def find(key: str) -> Metric:
     return row
 
 
-# Which backend gives what
+# Coverage of backends
 
 
 def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
-    """Return what a built-in backend gives: by part of its coverage (``devices``, ``machine`` …), names with where each is read."""
+    """Return a built-in backend's coverage: by part (``devices``, ``machine`` …), names with the place where each is read."""
     from accelmetrics.schemas.coverage import COVERAGE
 
     return COVERAGE.get(backend, {})
 
 
 def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
-    """List the names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason."""
+    """Return the names that a built-in backend owes each device, or partition, at every reading: as a value or a reason."""
     return tuple(coverage_of(backend).get("partitions" if partition else "devices", NOTHING))
 
 
 def expected_keys(backend: str) -> tuple[str, ...]:
-    """List the whole keys that a built-in backend owes at every reading, which belong to no device, disk, mount point or CPU."""
+    """Return the machine's keys, without placeholders, that a built-in backend owes at every reading: as a value or a reason."""
     return tuple(coverage_of(backend).get("machine", NOTHING))
 
 
 @cache
 def given_by() -> Mapping[str, Mapping[str, str]]:
-    """Return, by the key of a row, the built-in backends that give it, each with where it is read."""
+    """Return, by the key of a row, the built-in backends that give it, each with the place where it is read."""
     from accelmetrics.schemas.coverage import KINDS
 
     found: dict[str, dict[str, str]] = {}
@@ -260,7 +261,7 @@ def given_by() -> Mapping[str, Mapping[str, str]]:
 
 
 def read_from(kind: str, coverage: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return, by the key of each row that a backend gives, where it is read.
+    """Return, by the key of each row that a backend gives, the place where it is read.
 
     Args:
         kind: The kind of its devices; empty for the machine itself.

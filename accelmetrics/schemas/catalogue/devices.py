@@ -1,7 +1,7 @@
-"""What devices of every kind and vendor can say, one row each, and what the watched process uses of one.
+"""Metrics of devices of every kind and vendor, one row each, and of the watched process on a device.
 
-A row means the same on a ``gpu``, an ``npu`` and an ``hpu``. What one kind alone has stands in that kind's file: so does what W&B calls
-``gpu`` and every other kind of device ``utilization``.
+A row has the same meaning on a ``gpu``, an ``npu`` and an ``hpu``. Metrics of a single kind are in that kind's file. So is the metric
+that W&B calls ``gpu``; on every other kind of device it is ``utilization``.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ _THROTTLE_REASONS = {
     "currentLimit": "a limit of electric current is reached",
 }
 NOT_THROTTLING = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
-"""Reasons for low clocks that are states: nothing runs, or they were set so."""
+"""Reasons for low clocks that are normal states: nothing runs, or the clocks were set."""
 _VIOLATIONS = {
     "power": "its power limit was reached",
     "thermal": "its temperature limit was reached",
@@ -448,8 +448,8 @@ def _board(name: str, unit: Unit, minimum: float = 0.0) -> Metric:
     return Metric(f"{{kind}}.process.{{i}}.{name}", unit, "gauge", meaning, minimum=minimum)
 
 
-# Only for devices that the watched process, or a descendant of it that is watched too, uses. Memory and utilisation are summed over
-# them; the others repeat the board's values, as W&B's charts expect. Prometheus and OpenTelemetry have no series for these.
+# Only for devices that the watched process, or a watched descendant, uses. Memory and utilisation are summed over these processes; the
+# others repeat the board's values, as W&B's charts expect. Prometheus and OpenTelemetry have no series for these.
 PROCESS = (
     _process(
         "utilization",

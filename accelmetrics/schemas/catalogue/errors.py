@@ -1,4 +1,4 @@
-"""Errors of memories, caches and registers that devices count, and what they do about them."""
+"""Errors that devices count in memories, caches and registers, and the repairs they make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from accelmetrics.schemas.metric import Metric
 
 
 def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[str, ...] = ()) -> Metric:
-    # ``hw.errors`` counts what happens: errors of a device's whole life are in no sum over it.
+    # ``hw.errors`` counts current events. Errors over a device's whole life have another name, so that no sum includes them.
     lifetime = f'accel.memory.errors.lifetime{{error.type="{severity}"}}'
     return Metric(
         f"{{kind}}.{{i}}.{name}",

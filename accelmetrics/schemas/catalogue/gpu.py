@@ -1,4 +1,4 @@
-"""What GPUs alone can say: activity under W&B's names, and what vendors' own links, fault codes and counters give."""
+"""Metrics of GPUs only: activity under W&B's names, and metrics of vendors' links, fault codes and profiling counters."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def _pipe(name: str, pipe: str, meaning: str) -> Metric:
     return _share(name, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{accelmetrics.pipe="{pipe}"}}', meaning)
 
 
-# Each between two consecutive readings. A MIG instance has the shares, which are then of its GPU instance's own parts.
+# Measured between two consecutive readings. A MIG instance has the shares too; they are shares of its GPU instance.
 PROFILING = (
     _share(
         "grEngineActive",

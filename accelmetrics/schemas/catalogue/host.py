@@ -1,7 +1,7 @@
-"""The machine: the watched process, and the processor, memory, disks and network it runs on; what a program says of itself.
+"""Metrics of the machine: the watched process, processor, memory, disks and network; metrics that a program reports itself.
 
-W&B's ``MB`` and ``GB`` are MiB and GiB. ``disk.….in`` and ``out`` and ``network.sent`` and ``recv`` count from the sampler's
-first reading, which itself has nothing to count from and answers ``needs_interval``.
+W&B's ``MB`` and ``GB`` are MiB and GiB. ``disk.….in`` and ``out`` and ``network.sent`` and ``recv`` count from the sampler's first
+reading. The first reading itself has no count yet, and gives the reason ``needs_interval``.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _ONCE = "what partitions and volumes move is counted once, on the disk"
 
 
 def _traffic(key: str, direction: str, meaning: str) -> Metric:
-    # A series of its own for the sum: adding it up with its parts would count bytes twice.
+    # The sum is a separate series: in one series with its parts, sums would count bytes twice.
     one = "{device}" in key
     series = 'accel_host_disk_bytes_total{device="{device}",' if one else "accel_host_disks_bytes_total{"
     otel = 'system.disk.io{system.device="{device}",' if one else "accel.disks.io{"
@@ -337,7 +337,7 @@ INFINIBAND = (
     ),
 )
 
-# What a chip that is processor and GPU in one says of itself.
+# Metrics of a chip that combines processor and GPU.
 APPLE = (
     *(
         row
@@ -456,4 +456,4 @@ INSTANCES = {
     "disk.{path}": ("filesystems", "FilesystemMetrics", str),
     "disk.{device}": ("disks", "DiskMetrics", str),
 }
-"""For keys with a placeholder: the attribute of the typed view that holds the instances, the model of one, what numbers it."""
+"""By key with a placeholder: the typed view's attribute with the instances, the model of an instance, and the type of its key."""

@@ -1,4 +1,4 @@
-"""IPUs: the unit is part of the name, as W&B spells it. Read on stand-ins only, never yet on a real IPU."""
+"""Metrics of IPUs. Names include the unit, as W&B spells them. Tested on simulators only, never on a real IPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""AWS Trainium and Inferentia.
+"""Metrics of AWS Trainium and Inferentia.
 
-A device of kind ``trn`` is a NeuronCore under the tool's own number (a logical one where cores are joined). Memory on the
-host, and what is counted over all cores, belong to the machine; memory errors to a chip, ``trn.device.{i}``. What programs use is
-counted: with no program on a core its keys are ``not_in_use``.
+A device of kind ``trn`` is a NeuronCore under the tool's number (a logical core if cores are joined). Host memory, and counts over
+all cores, belong to the machine; memory errors belong to a chip, ``trn.device.{i}``. The numbers are about programs: while no program
+uses a core, the reason of its keys is ``not_in_use``.
 """
 
 from __future__ import annotations

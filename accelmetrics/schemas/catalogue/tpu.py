@@ -1,7 +1,7 @@
-"""TPUs: what Google's runtime says of each device, and of the transfers and programs of a machine's devices together.
+"""Metrics of TPUs: of each device from Google's runtime, and of the transfers and programs of a machine's devices together.
 
-``{i}`` is the runtime's device id. The runtime is asked over gRPC first, libtpu's SDK for what that does not say. Read on
-stand-ins only, never yet on a real TPU.
+``{i}`` is the runtime's device id. The runtime is asked over gRPC first, then libtpu's SDK for the rest. Tested on simulators only,
+never on a real TPU.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ STATISTICS = {
     "p99": "The 99th percentile",
     "p999": "The 99.9th percentile",
 }
-"""Statistics of a distribution, by the word that stands in the keys. The SDK gives ``p95`` or ``p99``, not both."""
+"""Statistics of a distribution, by their word in the keys. The SDK gives ``p95`` or ``p99``, not both."""
 
 
 class Family(NamedTuple):
     """A distribution, and the keys of its statistics.
 
     Attributes:
-        key: What the keys begin with: ``tpu.hloExecTiming``.
+        key: The prefix of the keys: ``tpu.hloExecTiming``.
         grpc: The runtime's name for it.
-        sdk: The SDK's names for it, those of newer releases first.
-        subject: What is distributed, in words.
-        series: The Prometheus name; its labels follow from the key.
-        operation: A label that tells families of one Prometheus name apart, if any.
+        sdk: The SDK's names for it, newer releases first.
+        subject: The measured quantity, in words.
+        series: The Prometheus name. Its labels are derived from the key.
+        operation: A label that distinguishes families with the same Prometheus name, if any.
         unit: The unit of the values.
-        suffix: How the unit stands at the end of the keys.
-        labelled: Whether the keys name an instance: a size of buffers, a core.
+        suffix: The unit at the end of the keys.
+        labelled: Whether the keys contain an instance: a size of buffers, a core.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Family(NamedTuple):
     labelled: bool = True
 
     def name(self, statistic: str, label: str = "{label}") -> str:
-        """Return the whole key of one statistic."""
+        """Return the complete key of a statistic."""
         part = f"{label}." if self.labelled else ""
         return f"{self.key}.{part}{statistic}{self.suffix}"
 
@@ -139,7 +139,7 @@ QUEUE_SDK = ("hlo_queue_size",)
 
 
 def _rows(family: Family) -> Iterator[Metric]:
-    # OpenTelemetry keeps the unit beside the name.
+    # OpenTelemetry keeps the unit in a separate field, so it is removed from the name.
     otel = family.series.removesuffix("_bytes_per_second").removesuffix("_seconds").replace("_", ".")
     for statistic, words in STATISTICS.items():
         labels = {"operation": family.operation, "label": "{label}" if family.labelled else "", "statistic": statistic}

@@ -1,8 +1,8 @@
-"""The keys that W&B has: those that its documentation lists, and those that its collector emits.
+"""W&B's keys: the keys that its documentation lists, and the keys that its collector emits.
 
-The page is W&B's "System Metrics Reference" (docs.wandb.ai, models/ref/python/experiments/system-metrics). Two things on it
-are slips of the pen and not followed: a parenthesis behind ``trn.neuron_device_total_memory_usage``, and the same key for a
-TPU's memory in bytes and in percent, of which the one in bytes is kept.
+The documentation is W&B's "System Metrics Reference" (docs.wandb.ai, models/ref/python/experiments/system-metrics). Two errors on
+that page are not copied: a parenthesis after ``trn.neuron_device_total_memory_usage``, and the same key for a TPU's memory in bytes
+and in percent; here it is the one in bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ DOCUMENTED = (
     *(f"trn.host_total_memory_usage.{name}" for name in _HOST_MEMORY),
     *(f"trn.{{i}}.neuroncore_memory_usage.{name}" for name in _CORE_MEMORY),
 )
-"""The keys of W&B's page in its order, with our placeholders. Beside them it has ``gpu.process.{i}`` for every ``gpu.{i}``."""
+"""The keys of W&B's page in its order, with our placeholders. The page also has ``gpu.process.{i}`` for every ``gpu.{i}``."""
 
 _EMITTED_GPU = (
     "gpu",
@@ -143,7 +143,7 @@ _KNOWN = frozenset((*DOCUMENTED, *EMITTED))
 
 
 def spelling(key: str, found: KeyMatch) -> str:
-    """Find the spelling under which a key stands, with its numbers and names left open: ``gpu.{i}.nvlink.{link}.state``."""
+    """Return the spelling of a key, with placeholders for numbers and names: ``gpu.{i}.nvlink.{link}.state``."""
     parts = device_key(key)
     if parts is not None and found.row.device_part:
         named = next(name for name in found.row.names if parts.name in (name, fill(name, found.instance)))
@@ -154,23 +154,23 @@ def spelling(key: str, found: KeyMatch) -> str:
 
 @per_key
 def is_documented(key: str) -> bool:
-    """Tell whether W&B's documentation lists a key, under this spelling. It knows no partitions of devices."""
+    """Return whether W&B's documentation lists a key under this spelling. It has no partitions of devices."""
     return _general(key) in _DOCUMENTED
 
 
 def is_known(key: str) -> bool:
-    """Tell whether W&B has a key under this spelling: its documentation lists it, or its collector emits it."""
+    """Return whether W&B's documentation lists a key under this spelling, or its collector emits it."""
     return _general(key) in _KNOWN
 
 
 def has(row: Metric) -> bool:
-    """Tell whether W&B has a metric under any of its spellings."""
+    """Return whether W&B has a metric under any of its spellings."""
     spellings = (spelling.replace(ANY_KIND, "gpu") for spelling in (row.key, *row.aliases))
     return any(_of_device(spelling) in _KNOWN for spelling in spellings)
 
 
 def _general(key: str) -> str:
-    """Return the spelling under which the tables have a key; empty where they cannot."""
+    """Return the spelling that the tables use for a key; empty if there is none."""
     found = resolve(key)
     return "" if found is None or f".{PARTITION}." in found.device else _of_device(spelling(key, found))
 
