@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import psutil
 
 from accelmetrics.monitor.window import PENDING
-from benchmarks.environments import torch_python, wandb_python
-from benchmarks.programs import finish, run, side_by_side, started, wait_for_line
+from benchmarks.environments import REPOSITORY, torch_python, wandb_python
+from benchmarks.programs import environment, finish, run, side_by_side, started, wait_for_line
 from benchmarks.rows import Row, Scale, ratio, seconds, spread
 from benchmarks.workers.stepping import STEPS_PER_ROW
 from tests.simulators.nvml import NvmlSimulator
@@ -29,6 +31,7 @@ SURVIVORS = 3
 DRIVER_LATENCY = 50
 HISTORY_GPUS, HISTORY_KEYS = 8, 40
 WEIGHED_GPUS = 6
+PAGES = 50
 COLLECTORS = ("wandb-core", "wandb-symon")
 
 
@@ -198,6 +201,45 @@ def page(scale: Scale) -> Iterator[Row]:
     what = f"what `serve --ui` adds to a reading of {scale.gpus} GPUs that no browser asks for, against the reading"
     note = f" for {results[0]['keys']:,} keys; asked for, {seconds(making)} for all browsers together"
     yield ratio(what, [(result["taking"], result["reading"]) for result in results], (0.2, None), note)
+    found = [served(scale) for _ in range(scale.rounds)]
+    alone, sent = (statistics.median(result[place] for result in found) for place in (1, 2))
+    what = f"CPU of `accelmetrics serve --ui` at 1 Hz, {scale.gpus} GPUs and host, followed by {PAGES} open pages, of one core"
+    note = f"{alone:.2f} % without a page; {sent / 1024:.1f} KiB a reading and page"
+    yield spread(what, [result[0] for result in found], " %", (2.0, None), note)
+
+
+def served(scale: Scale) -> tuple[float, float, float]:
+    """Return the share of a core that the page costs with many browsers and with none, in percent, and the bytes of a reading."""
+    command = [sys.executable, "-m", "accelmetrics", "serve", "--ui", "--listen", "127.0.0.1:0", "--interval", "1"]
+    with (
+        NvmlSimulator(scale.gpus) as simulator,
+        subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(simulator), text=True, cwd=REPOSITORY) as program,
+    ):
+        try:
+            line = cast(IO[str], program.stderr).readline()
+            port = line.rpartition("127.0.0.1:")[2].split("/")[0]
+            server = psutil.Process(program.pid)
+            time.sleep(WARM_UP)
+            alone = busy(simulator, scale, server)
+            with started(None, "following", port, PAGES, max(2, scale.seconds) + 2 * WARM_UP) as pages:
+                time.sleep(WARM_UP)  # each page has everything that graphs show
+                share = busy(simulator, scale, server)
+                got = finish(pages)
+        finally:
+            program.kill()
+    if got["readings"] < PAGES * max(2, scale.seconds):
+        raise RuntimeError(f"{PAGES} pages got only {got['readings']} readings")
+    return share, alone, got["bytes"] / got["readings"]
+
+
+def busy(simulator: NvmlSimulator, scale: Scale, server: psutil.Process) -> float:
+    """Let every number of every reading be another one, and return the share of a core that it costs, in percent."""
+    before, began = _cpu([server]), time.monotonic()
+    for turn in range(max(2, round(scale.seconds))):
+        for gpu in range(scale.gpus):
+            simulator.gpu[gpu].set(gpu_util=(37 * turn + gpu) % 100, power_mw=300_000 + 7000 * (turn % 40), temperature=50 + turn % 30)
+        time.sleep(1.0)
+    return 100 * (_cpu([server]) - before) / (time.monotonic() - began)
 
 
 def exporters(scale: Scale) -> Iterator[Row]:

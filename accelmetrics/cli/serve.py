@@ -56,7 +56,7 @@ EXAMPLES = """\
 
 paths:
   /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
-  /               the page, with --ui; /api/state and /api/history are what it polls (docs/page.md)
+  /               the page, with --ui; /api/state, /api/history and /api/updates are what it reads (docs/page.md)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
   /api/record     the same with findings, holders and labels; /api/summary: the node in a few numbers
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password

@@ -1,1 +1,1 @@
-"""The page of ``accelmetrics serve --ui``: its files, and the documents that it and other clients poll."""
+"""The page of ``accelmetrics serve --ui``: its files, and the documents that it and other clients read."""

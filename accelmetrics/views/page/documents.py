@@ -7,11 +7,14 @@ the server's thread for answers, and kept as bytes until the next reading. Witho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import json
+import math
 import re
 import time
+import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
@@ -40,7 +43,7 @@ from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
 from accelmetrics.visibility.processes import ProcessLookup
 
-JSON, HTML = "application/json", "text/html; charset=utf-8"
+JSON, LINES, HTML = "application/json", "application/x-ndjson", "text/html; charset=utf-8"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -55,6 +58,12 @@ RECENT_VIEW = 10.0
 """Seconds, or three intervals, for which a view tells since when a device of the next one is silent: views are made on request alone."""
 MOST_KEPT = 128
 """Answers of one reading that are kept: clients may ask for different parts of the history."""
+COMPRESSION = 5
+"""Of zlib."""
+GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+"""The beginning of a gzip stream without a name or a time."""
+HEARTBEAT = 3.0
+"""Seconds after which a stream without a new reading gets an empty line: the client tells a quiet node from a broken connection."""
 LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
 READINGS = 3600
@@ -133,14 +142,17 @@ class LatestReading:
         self.view: NodeView | None = None
         self._made: dict[Hashable, asyncio.Task[HttpAnswer]] = {}
 
-    async def answer(self, route: Route, make: Callable[[], object], what: Hashable, content_type: str = JSON) -> HttpAnswer:
-        """Return an answer, packed where the client takes that.
+    async def answer(
+        self, route: Route, make: Callable[[], object], what: Hashable, content_type: str = JSON, *, line: bool = False
+    ) -> HttpAnswer:
+        """Return an answer, compressed if the client accepts that.
 
         Args:
             route: Of the request.
             make: Gives the document, as text or in plain containers.
             what: Which answer it is.
             content_type: Of the answer.
+            line: Make it a line of a stream.
         """
         packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
 
@@ -148,14 +160,16 @@ class LatestReading:
             document = make()
             text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"), allow_nan=False)
             headers = {"Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
-            body = gzip.compress(text.encode(), compresslevel=5) if packed else text.encode()
+            body = f"{text}\n".encode() if line else text.encode()
+            if packed:
+                body = _packed_line(body) if line else gzip.compress(body, COMPRESSION)
             return HttpAnswer(body, content_type, headers)
 
-        answer = self._made.get((what, packed))
+        answer = self._made.get((what, packed, line))
         if answer is None:
             if len(self._made) >= MOST_KEPT:
                 self._made.clear()
-            answer = self._made[what, packed] = route.server.begin(made, route.request)
+            answer = self._made[what, packed, line] = route.server.begin(made, route.request)
         return await route.server.answered(answer, route.request)
 
 
@@ -184,6 +198,9 @@ class NodeDocuments:
         self._latest: LatestReading | None = None
         self._before: NodeView | None = None
         self._processes = ProcessLookup()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """On which streams wait for ``_news``."""
+        self._news: asyncio.Future[None] | None = None
 
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
@@ -193,14 +210,12 @@ class NodeDocuments:
             "/api/summary": lambda reading: self._view(reading).summary.to_dict(),
         }
         if self._page:
-            made["/api/state"] = lambda reading: {
-                **state_document(self._view(reading), reading.sequence, commands=self._commands),
-                "kept_seconds": self._kept,
-            }
+            made["/api/state"] = self._state
             made["/plain"] = lambda reading: plain_page(self._view(reading))
         given: dict[str, Callable[[Route], Awaitable[None]]] = {path: partial(self._give_document, make) for path, make in made.items()}
         if self._history is not None:
             given["/api/history"] = partial(self._give_columns, self._history)
+            given["/api/updates"] = partial(self._give_updates, self._history)
         return [(path, Route, {"give": give}) for path, give in given.items()]
 
     async def _give_document(self, make: Callable[[LatestReading], object], route: Route) -> None:
@@ -216,25 +231,58 @@ class NodeDocuments:
         route.answer(await reading.answer(route, partial(make, reading), path, HTML if path == "/plain" else JSON))
 
     async def _give_columns(self, history: PageHistory, route: Route) -> None:
-        """Answer with the columns of the graphs: those since a reading that the client names, of the metrics that it names.
+        """Answer with the columns of the graphs: those since a reading that the client names, of the metrics that it names."""
+        query = _columns_query(route)
+        reading = self.latest
+        make, key = _columns(history, reading, *query)
+        route.answer(await reading.answer(route, make, key))
 
-        Raises:
-            HTTPError: What is asked for is no number, or no metric.
+    async def _give_updates(self, history: PageHistory, route: Route) -> None:
+        """Answer with two lines a reading for as long as the client stays: the state, and the columns since the client's last reading.
+
+        A client that is slow to take a line misses readings, and gets their columns with the next one.
         """
-        told = route.get_query_argument("since", "0")
-        if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
-            raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
-        asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
-        if unknown := [name for name in asked if name and name not in DRAWN and name not in HOST_LINES]:
-            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join((*DRAWN, *HOST_LINES))}")
-        span, begin, end = (_seconds(route, name) for name in ("span", "from", "to"))
-        devices = route.get_query_argument("devices", "")
-        metrics, reading = frozenset(asked), self.latest
-        since = int(told) if 0 <= reading.sequence - int(told) <= RECENT and begin is None and end is None else 0
-        if span is not None:
-            begin = reading.record.snapshot.time_ns / 1e9 - span
-        make = partial(history.columns, since, metrics, frozenset(filter(None, devices.split(","))), begin, end)
-        route.answer(await reading.answer(route, make, (since, metrics, devices, begin, end)))
+        since, metrics, devices, span, _, _ = _columns_query(route)
+        loop, client = asyncio.get_running_loop(), route.client
+        if self._loop is not loop:
+            self._loop, self._news = loop, None
+        sent = 0
+        self.latest  # noqa: B018  # a refusal has a status while no line was sent
+        route.set_header("Content-Type", LINES)
+        route.set_header("X-Accel-Buffering", "no")  # nginx keeps lines back until it has many
+        route.set_header("Vary", "Accept-Encoding")
+        empty = b"\n"
+        if accepts_gzip(route.request.headers.get("Accept-Encoding", "")):
+            route.set_header("Content-Encoding", "gzip")
+            route.write(GZIP_HEADER)
+            empty = _packed_line(empty)
+        while route.request.method != "HEAD":
+            try:
+                await route.server.check(route)  # a password may no longer be right
+                reading = self.latest
+            except HTTPError:  # the client asks again, and is told why
+                break
+            if reading.sequence != sent:
+                make, key = _columns(history, reading, since, metrics, devices, span)
+                state = await reading.answer(route, partial(self._state, reading), "/api/state", line=True)
+                columns = await reading.answer(route, make, key, line=True)
+                route.write(state.body)
+                route.write(columns.body)
+                since = sent = reading.sequence
+            else:
+                self._news = self._news or loop.create_future()
+                if (await asyncio.wait((self._news,), timeout=HEARTBEAT))[0]:
+                    continue
+                route.write(empty)
+            client.wait(route.server.limits.write)  # unlike during other answers: it may be closed to make room
+            await route.flush()
+        route.finish()
+
+    def _announce(self) -> None:
+        """Wake the streams."""
+        news, self._news = self._news, None
+        if news is not None:
+            news.set_result(None)
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. One of the same reading changes nothing."""
@@ -245,6 +293,9 @@ class NodeDocuments:
         if self._history is not None:
             self._history.add(self._sequence, record.snapshot)
         self._latest = LatestReading(self._sequence, record, time.monotonic())
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has ended
+                self._loop.call_soon_threadsafe(self._announce)
 
     @property
     def latest(self) -> LatestReading:
@@ -258,6 +309,12 @@ class NodeDocuments:
             raise HTTPError(503, "there is no recent reading" if latest else "nothing was read yet")
         return latest
 
+    def _state(self, reading: LatestReading) -> dict[str, Any]:
+        return {
+            **state_document(self._view(reading), reading.sequence, commands=self._commands),
+            "kept_seconds": self._kept,
+        }
+
     def _view(self, reading: LatestReading) -> NodeView:
         """Return the node at the latest reading, on the thread for answers."""
         if reading.view is None:
@@ -267,6 +324,51 @@ class NodeDocuments:
             listing = self._processes.listing(record.snapshot) if self._page else None
             reading.view = self._before = node_view(record, processes=listing, interval=self._interval, before=before)
         return reading.view
+
+
+ColumnsQuery = tuple[int, frozenset[str], frozenset[str], float | None, float | None, float | None]
+
+
+def _columns_query(route: Route) -> ColumnsQuery:
+    """Return which columns a request asks for: since which reading, metrics, devices, span, begin and end.
+
+    Raises:
+        HTTPError: What is asked for is no number, or no metric.
+    """
+    told = route.get_query_argument("since", "0")
+    if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
+        raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
+    asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
+    if unknown := [name for name in asked if name and name not in DRAWN and name not in HOST_LINES]:
+        raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join((*DRAWN, *HOST_LINES))}")
+    devices = frozenset(filter(None, route.get_query_argument("devices", "").split(",")))
+    span, begin, end = (_seconds(route, name) for name in ("span", "from", "to"))
+    return int(told), frozenset(asked), devices, span, begin, end
+
+
+def _columns(
+    history: PageHistory,
+    reading: LatestReading,
+    since: int,
+    metrics: frozenset[str],
+    devices: frozenset[str],
+    span: float | None,
+    begin: float | None = None,
+    end: float | None = None,
+) -> tuple[Callable[[], object], Hashable]:
+    """Return how columns are made that end with a reading, and the same key for all clients that are given the same."""
+    if begin is not None or end is not None or not 0 <= reading.sequence - since <= RECENT:
+        since = 0
+    if span is not None and not since:
+        begin = reading.record.snapshot.time_ns / 1e9 - span
+    key = since, metrics, devices, begin, end
+    return partial(history.columns, *key, until=reading.sequence), key
+
+
+def _packed_line(line: bytes) -> bytes:
+    """Compress a line of a stream without reference to the lines before it, so that all clients are sent the same bytes."""
+    compressor = zlib.compressobj(COMPRESSION, wbits=-zlib.MAX_WBITS)
+    return compressor.compress(line) + compressor.flush(zlib.Z_FULL_FLUSH)
 
 
 def _seconds(route: Route, name: str) -> float | None:
@@ -373,6 +475,8 @@ class PageHistory:
         devices: Collection[str] = (),
         begin: float | None = None,
         end: float | None = None,
+        *,
+        until: int | None = None,
     ) -> dict[str, Any]:
         """Return what came after a reading; everything where that is not among the recent ones.
 
@@ -382,6 +486,7 @@ class PageHistory:
             devices: Of these, by key; of all, if empty.
             begin: Of everything, what is not before this, in seconds since 1970.
             end: Nor after this.
+            until: No reading after the one of this number.
 
         Returns:
             ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
@@ -393,7 +498,9 @@ class PageHistory:
             return metric in metrics and (not devices or device in devices)
 
         with self._lock:
-            recent = self._recent.copy()
+            recent = [one for one in self._recent if until is None or one[0] <= until]
+            if recent and recent[-1] is not self._recent[-1]:
+                end = min(recent[-1][1].time, math.inf if end is None else end)
             partly = any(number == since for number, _ in recent)
             columns, pace = ({}, self.interval) if partly else self._kept(wanted)
         if partly:

@@ -8,10 +8,12 @@ import json
 import re
 import resource
 import ssl
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +23,7 @@ import pytest
 
 from accelmetrics.exporters.http.access import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
+from accelmetrics.schemas.record import Record
 from accelmetrics.views.page import documents as made
 from accelmetrics.views.page.documents import NodeDocuments, state_document
 from tests.cli.shell import environment, start
@@ -175,32 +178,45 @@ def test_three_hundred_clients_cost_one_reading() -> None:
     assert all(client.sequences == sorted(set(client.sequences)) for client in clients)
 
 
-@needs_files
-def test_each_document_is_made_once_a_reading() -> None:
-    """However many clients ask for it at the same time; a reading that no client asks for is not looked at."""
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count how often the state is made."""
     rendered: Counter[str] = Counter()
 
     def counted(*arguments: Any, **options: Any) -> Any:
         rendered["state"] += 1
         return state_document(*arguments, **options)
 
-    documents = NodeDocuments(1.0, page=True)
+    with patch.object(made, "state_document", counted), patch.object(made, "is_recent", return_value=True):
+        yield rendered
+
+
+def readings_each_second() -> Iterator[Record]:
+    """The same values a second later, without end."""
+    taken = record()
+    for second in range(10**6):
+        snapshot = taken.snapshot.with_values(taken.snapshot.metrics, taken.snapshot.unavailable)
+        snapshot.time_ns = taken.snapshot.time_ns + 10**9 * second
+        yield taken._replace(snapshot=snapshot)
+
+
+@needs_files
+def test_each_document_is_made_once_a_reading() -> None:
+    """However many clients ask for it at the same time; a reading that no client asks for is not looked at."""
+    documents, records = NodeDocuments(1.0, page=True), readings_each_second()
     endpoint = PrometheusExporter("127.0.0.1:0")
     endpoint.routes += documents.routes
     endpoint.limits = replace(endpoint.limits, connections=2 * CLIENTS + 2)
-    taken = record()
 
     async def act() -> None:
         async with browsing(CLIENTS, endpoint.address.port) as clients:
-            for number in range(5):
-                for passed in range(4):  # of which clients see the last
-                    snapshot = taken.snapshot.with_values(taken.snapshot.metrics, taken.snapshot.unavailable)
-                    snapshot.time_ns = taken.snapshot.time_ns + 10**9 * (4 * number + passed)
-                    documents.take(taken._replace(snapshot=snapshot))
+            for _ in range(5):
+                for given in islice(records, 4):  # of which clients see the last
+                    documents.take(given)
                 await together(clients, 1)
             assert all(len(client.sequences) == 5 for client in clients)
 
-    with open_files(MANY_FILES), patch.object(made, "state_document", counted), patch.object(made, "is_recent", return_value=True):
+    with open_files(MANY_FILES), counting() as rendered:
         try:
             endpoint.open()
             asyncio.run(act())
@@ -254,6 +270,152 @@ def test_with_a_password_and_tls(tmp_path: Path) -> None:
         stranger, wrong, known = asyncio.run(act(port))
     assert stranger == wrong == [401] * len(paths)
     assert known == [200] * len(paths)
+
+
+class Follower(Client):
+    """A browser that reads the lines of ``/api/updates``.
+
+    Attributes:
+        times: Of its columns.
+        received: Bytes of the answer.
+    """
+
+    async def follow(self, *, packed: bool = False) -> int:
+        """Ask for the lines; the status."""
+        self.times: list[float] = []
+        self.received = b""
+        head = self._head.replace("gzip;q=0", "gzip") if packed else self._head
+        self.say(f"GET /api/updates HTTP/1.1\r\n{head}\r\n".encode())
+        answer = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), HANG)
+        if length := re.search(rb"\r\nContent-Length: (\d+)", answer):
+            await self._reader.readexactly(int(length[1]))
+        self._gzip = zlib.decompressobj(31) if b"Content-Encoding: gzip" in answer else None
+        self._text = b""
+        return int(answer.split()[1])
+
+    async def line(self) -> bytes | None:
+        """Read the next line; None at the end."""
+        while b"\n" not in self._text:
+            size = int(await asyncio.wait_for(self._reader.readline(), HANG), 16)
+            chunk = (await self._reader.readexactly(size + 2))[:-2]
+            if not size:
+                return None
+            self.received += chunk
+            self._text += self._gzip.decompress(chunk) if self._gzip else chunk
+        line, _, self._text = self._text.partition(b"\n")
+        return line
+
+    async def reading(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Read the two lines of a reading; None at the end."""
+        while (line := await self.line()) == b"":
+            pass
+        if line is None:
+            return None
+        state, columns = json.loads(line), json.loads(await self.line() or b"")
+        self.times = columns["times"] if columns["complete"] else self.times + columns["times"]
+        self.sequences.append(state["sequence"])
+        assert columns["sequence"] == state["sequence"]
+        return state, columns
+
+
+@asynccontextmanager
+async def following(port: int, clients: int = 1) -> AsyncIterator[list[Follower]]:
+    """So many of them, closed with the block."""
+    followers = [Follower(port) for _ in range(clients)]
+    await asyncio.gather(*(one.open() for one in followers))
+    try:
+        yield followers
+    finally:
+        await asyncio.gather(*(one.close() for one in followers))
+
+
+def test_readings_are_sent_to_all_who_follow() -> None:
+    """As they come, made once: the state and the columns of one reading. None is sent twice or left out, whoever came when."""
+    documents, records = NodeDocuments(1.0, page=True), readings_each_second()
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+    documents.take(next(records))
+
+    async def act() -> int:
+        async with following(endpoint.address.port, 20) as clients:
+            early, late = clients[:15], clients[15:]
+            assert {await client.follow(packed=place % 2 == 1) for place, client in enumerate(early)} == {200}
+            await asyncio.gather(*(client.reading() for client in early))
+            for number, given in enumerate(islice(records, 5)):
+                documents.take(given)
+                if number == 2:
+                    assert {await client.follow(packed=True) for client in late} == {200}
+                now = early if number < 2 else clients
+                lines = [line for line in await asyncio.gather(*(client.reading() for client in now)) if line is not None]
+                assert len(lines) == len(now)
+                assert all(state == lines[0][0] for state, _ in lines)
+                assert {(columns["complete"], len(columns["times"])) for _, columns in lines} == {(False, 1)} | (
+                    {(True, 4)} if number == 2 else set()
+                )
+            for client in clients:
+                assert client.sequences == [*range(client.sequences[0], clients[0].sequences[-1] + 1)]
+                assert client.times == clients[0].times == sorted(set(client.times))
+            assert len({client.received for client in early[1::2]}) == 1
+            return len(clients[0].sequences)
+
+    with counting() as rendered:
+        try:
+            endpoint.open()
+            readings = asyncio.run(act())
+        finally:
+            endpoint.close()
+    assert (readings, rendered["state"]) == (6, 2 * 6)  # plain and compressed
+
+
+def test_who_follows_is_told_that_there_is_no_news_and_when_it_ends() -> None:
+    """An empty line tells a quiet node from a broken connection. Without a recent reading there is no answer, or its end."""
+    documents, records = NodeDocuments(1.0, page=True), readings_each_second()
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+
+    async def act() -> None:
+        async with following(endpoint.address.port, 3) as (early, client, head):
+            assert await early.follow() == 503
+            documents.take(next(records))
+            assert await client.follow() == 200
+            assert await client.reading() is not None
+            assert await client.line() == b""
+            with patch.object(made, "is_recent", return_value=False):
+                while (line := await client.line()) == b"":
+                    pass
+                assert line is None
+            assert (await head.get("/api/updates?metrics=loss"))[0] == 400
+            head.say(b"HEAD /api/updates HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await head.get("/api/summary"))[0] == 200
+
+    with patch.object(made, "HEARTBEAT", 0.05), patch.object(made, "is_recent", return_value=True):
+        try:
+            endpoint.open()
+            asyncio.run(act())
+        finally:
+            endpoint.close()
+
+
+def test_a_password_that_is_no_longer_right_ends_what_is_followed(tmp_path: Path) -> None:
+    """With the next reading."""
+    users = tmp_path / "users"
+    users.write_text(password_line("ann", "open sesame") + "\n")
+    users.chmod(0o600)
+
+    async def act(port: int) -> None:
+        client = Follower(port, user="ann:open sesame")
+        await client.open()
+        while await client.follow() == 503:
+            await asyncio.sleep(0.01)
+        assert await client.reading() is not None
+        users.write_text(password_line("ben", "open sesame") + "\n")
+        while await client.reading() is not None:
+            pass
+        assert await client.follow() == 401
+        await client.close()
+
+    with serving("--backends", "host", "--interval", "0.1", "--auth", str(users)) as (_, port):
+        asyncio.run(act(port))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-// The page: polls the latest reading and shows it. One request is under way at a time, none while the page is not seen.
+// The page: shows each reading as it comes. One request is under way at a time, none while the page is not seen.
 //
-// api/state    what state.py makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
+// api/state    what state_document makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
 // api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
 //              of `metrics`; with `span` the last seconds, with `from` and `to` that part. A gap in time is a column of nulls.
+// api/updates  for each reading a line with its state and a line with the columns since the one before; an empty line where there is no news
 
 import { address, element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
@@ -12,6 +13,7 @@ import { capital, clock, duration, inWords, isNumber, memory, plain, watts } fro
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
 const PATIENCE_MS = 30_000; // until a request is given up
+const STALL_MS = 10_000; // without a byte until a stream is given up: the server sends an empty line every 3 seconds
 const LONGEST_PAUSE_MS = 30_000; // between attempts while there is no answer
 const SILENCE_MS = 5_000; // without an answer until the values on the page are called old
 const THEMES = ["system", "light", "dark"];
@@ -32,14 +34,19 @@ class NoAnswer extends Error {}
 const BASE = new URL(".", location.href);
 BASE.username = BASE.password = "";
 
-async function ask(path) {
+async function request(path, signal) {
   let response;
   try {
-    response = await fetch(new URL(path, BASE), { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
+    response = await fetch(new URL(path, BASE), { cache: "no-cache", signal });
   } catch (error) {
     throw new NoAnswer(error.name === "TimeoutError" ? "the server takes too long" : "the server cannot be reached");
   }
   if (!response.ok) throw new NoAnswer(REFUSALS[response.status] ?? `the server answered ${response.status}`);
+  return response;
+}
+
+async function ask(path) {
+  const response = await request(path, AbortSignal.timeout(PATIENCE_MS));
   try {
     return await response.json();
   } catch {
@@ -47,8 +54,56 @@ async function ask(path) {
   }
 }
 
+/** The readings of `api/updates`. `closed`: the page has ended it itself. `held`: nothing came, as where a proxy waits for the answer's end. */
+class Updates {
+  closed = false;
+  held = false;
+  #begun = false;
+  #stop = new AbortController();
+  #path;
+  #reader = null;
+  #lines = [];
+  #rest = "";
+
+  constructor(path) {
+    this.#path = path;
+  }
+
+  /** Wait for the state and the columns of a reading; null where the node is there, but has read nothing. */
+  async next() {
+    while (this.#lines.length < 2) {
+      const stall = setTimeout(() => this.#stop.abort(new DOMException("", "TimeoutError")), STALL_MS);
+      try {
+        this.#reader ??= (await request(this.#path, this.#stop.signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+        const { value, done } = await this.#reader.read();
+        if (done) throw new NoAnswer("the answer broke off");
+        this.#begun = true;
+        const lines = (this.#rest + value).split("\n");
+        this.#rest = lines.pop();
+        this.#lines.push(...lines.filter(Boolean));
+        if (lines.includes("") && !this.#lines.length) return null;
+      } catch (error) {
+        if (error instanceof NoAnswer && !this.#stop.signal.aborted) throw error;
+        const late = this.#stop.signal.reason?.name === "TimeoutError";
+        this.held = late && !this.#begun;
+        throw new NoAnswer(late ? "the server takes too long" : "the server cannot be reached");
+      } finally {
+        clearTimeout(stall);
+      }
+    }
+    return this.#lines.splice(0, 2).map((line) => JSON.parse(line));
+  }
+
+  close() {
+    this.closed = true;
+    this.#stop.abort();
+  }
+}
+
 class Page {
   #state = null;
+  #updates = null;
+  #streams = true; // until a proxy holds a stream back
   #history = new History();
   #known = null; // findings of the latest reading, to announce what is new
   #lines = new Lines(() => this.#draw());
@@ -63,7 +118,6 @@ class Page {
   #timer = null;
   #polling = false;
   #paused = false;
-  #redraw = false;
   #failures = 0;
   #trouble = "";
   #answered = performance.now();
@@ -84,7 +138,10 @@ class Page {
     this.#devices = devicesTable(open, colours);
     find("filter").value = address.get("show") ?? "";
     this.#words = wordsOf(find("filter").value);
-    document.addEventListener("visibilitychange", () => this.pollNow());
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.#updates?.close();
+      this.pollNow();
+    });
     addEventListener("online", () => this.pollNow());
     setInterval(() => this.#showConnection(), 1000);
   }
@@ -103,35 +160,48 @@ class Page {
       this.#failures = 0;
       this.#trouble = "";
     } catch (error) {
-      this.#fail(error);
-      this.#failures += 1;
+      if (!this.#updates?.closed) {
+        this.#fail(error);
+        this.#failures += 1;
+        if (this.#updates?.held) this.#streams = false;
+      }
+      this.#updates?.close();
+      this.#updates = null;
     }
     this.#polling = false;
     this.#showConnection();
     if (document.hidden || this.#paused) return;
     const interval = 1000 * (this.#state?.interval ?? 1);
-    const pause = this.#failures
-      ? Math.min(LONGEST_PAUSE_MS, interval * 2 ** this.#failures)
-      : Math.max(interval / 4, interval - (performance.now() - began));
+    const next = this.#streams ? 0 : Math.max(interval / 4, interval - (performance.now() - began));
+    const pause = this.#failures ? Math.min(LONGEST_PAUSE_MS, interval * 2 ** this.#failures) : next;
     this.#timer = setTimeout(() => this.pollNow(), pause);
   }
 
+  /** Take a reading; at first, and after a failure, ask for the state, which says which columns there are. */
   async #read() {
-    const state = await ask("api/state");
-    if (state.sequence === this.#state?.sequence && !this.#redraw) {
-      this.#answered = performance.now();
-      return;
+    let reading;
+    if (this.#updates === null) {
+      const state = await ask("api/state");
+      this.#graphs.metrics = state.metrics;
+      this.#graphs.host = state.host_metrics;
+      const query = this.#history.query(this.#graphs.columns, this.#view.span);
+      if (this.#streams) this.#updates = new Updates(`api/updates?${query}`);
+      else reading = [state, await ask(`api/history?${query}`)];
     }
-    this.#redraw = false;
+    reading ??= await this.#updates.next();
+    this.#answered = performance.now();
+    if (reading === null) return;
+    const [state, columns] = reading;
+    if (state.sequence !== this.#state?.sequence) this.#changed = this.#answered;
+    this.#state = state;
     this.#graphs.metrics = state.metrics;
     this.#graphs.host = state.host_metrics;
-    const columns = this.#graphs.columns;
-    this.#history.update(await ask(`api/history?${this.#history.query(columns, this.#view.span)}`));
-    await this.#readZoomed(columns);
-    this.#answered = this.#changed = performance.now();
-    this.#state = state;
+    this.#history.update(columns);
+    const names = this.#graphs.columns;
+    await this.#readZoomed(names);
     this.#show(state);
     await this.#detail.update(state);
+    if (!this.#history.continues(names, this.#view.span)) this.#updates?.close();
   }
 
   /** Read the part of the time that is looked at, in as much detail as is kept. */
@@ -285,8 +355,8 @@ class Page {
   }
 
   #readAgain() {
-    this.#redraw = true;
     this.#draw();
+    this.#updates?.close();
     this.pollNow();
   }
 
@@ -312,6 +382,7 @@ class Page {
     this.#paused = !this.#paused;
     setAttribute(find("pause"), "aria-pressed", this.#paused);
     this.#answered = this.#changed = performance.now();
+    if (this.#paused) this.#updates?.close();
     this.#showConnection();
     this.pollNow();
   }

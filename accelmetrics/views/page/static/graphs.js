@@ -20,6 +20,8 @@ const COLOURS = ["--line", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9"
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+const columnsQuery = (metrics, span) => `metrics=${encodeURIComponent(metrics.join(","))}${span ? `&span=${span}` : ""}`;
+
 /** What was read, in columns of one length: times, and for each device and metric a value or null. */
 export class History {
   times = [];
@@ -30,10 +32,13 @@ export class History {
 
   /** What to ask for: all of it the first time, for other metrics, and when so much was added that it is time to thin it out. */
   query(metrics, span = 0) {
-    const names = `metrics=${encodeURIComponent(metrics.join(","))}`;
-    this.#asked = span ? `${names}&span=${span}` : names;
-    const since = this.#asked === this.#metrics && this.times.length < 2 * POINTS ? this.#sequence : 0;
-    return `since=${since}&${this.#asked}`;
+    this.#asked = columnsQuery(metrics, span);
+    return `since=${this.continues(metrics, span) ? this.#sequence : 0}&${this.#asked}`;
+  }
+
+  /** Whether readings of these metrics can be appended. */
+  continues(metrics, span = 0) {
+    return columnsQuery(metrics, span) === this.#metrics && this.times.length < 2 * POINTS;
   }
 
   /** Take an answer: what is newer than the last one, or everything. */
