@@ -143,6 +143,7 @@ def integrated_gpus() -> list[str]:
     """Return the PCI address of a Thor's GPU; empty on other machines. The GPU of an older Jetson is no PCI device."""
     if not _is_there(sysroot() + THOR):
         return []
+    # The devfreq directory lies below the GPU's PCI device in sysfs.
     above = [name for name in os.path.realpath(sysroot() + THOR).split("/") if PCI_ADDRESS.fullmatch(name)]
     return above[-1:] or pci_devices(VENDOR, GPU_CLASSES)[:1]
 
@@ -206,6 +207,7 @@ def knows_loader(name: str) -> bool:
         return True
     with suppress(OSError), open(LOADER_CACHE, "rb") as file:  # noqa: PTH123 - pathlib would slow every first reading
         known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), file.read())
+        # The cache may list files that were removed since.
         return any(_is_there(os.fsdecode(path)) for path in known)
     return False
 
@@ -217,6 +219,7 @@ def _is_there(*parts: str) -> bool:
 
 def kernel_module_version() -> str:
     """Return the version of the loaded kernel module (``535.161.07``); empty if none is loaded."""
+    # The open kernel modules print "Open Kernel Module for x86_64".
     found = re.search(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)", read_text("/proc/driver/nvidia/version") or "")
     return found.group(1) if found else ""
 
@@ -226,6 +229,7 @@ def advise(library: bool) -> str:
     if library and (sys.platform != "linux" or _is_there(sysroot() + CONTROL) or _is_there(sysroot() + WSL)):
         return ""
     asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    # With these values NVIDIA's container runtime gives a container no GPU.
     if asked in ("", "void", "none"):
         return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"
     if any(_is_there(sysroot() + mark) for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -258,6 +262,7 @@ NVIDIA = Maker(
         8: "Ada Lovelace",
         9: "Hopper",
         10: "Blackwell",
+        # NVML_DEVICE_ARCH_T23X.
         11: "Orin",
     },
     faults="Xid messages",

@@ -55,6 +55,7 @@ _DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
 _VALUE_LAYOUTS = {
     _DOUBLE: "d",
     1: "I4x",
+    # An unsigned long has 4 bytes on Windows.
     2: "Q" if struct.calcsize("L") == 8 else "I4x",
     _UNSIGNED_LONG_LONG: "Q",
     4: "q",
@@ -139,6 +140,7 @@ class BufferLayout:
         self.offsets = [0]
         self.blank = b""
         for call in self.calls:
+            # Values of all types take 8 bytes, so any type gives the offset.
             typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
             self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
             self.blank = (self.blank + _blank(call)).ljust(self.offsets[-1], bytes([_UNWRITTEN]))
@@ -185,6 +187,7 @@ class CallBuffer:
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
         self.layout = _buffer_layout(rows)
+        # Made of 64-bit numbers, so that the structures in it are aligned.
         self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT)).from_buffer_copy(self.layout.blank)
         self.bound: list[Any] = []
         for call, offset in zip(self.layout.calls, self.layout.offsets, strict=False):
@@ -232,6 +235,7 @@ class CallBuffer:
                 continue
             call, offset = self.layout.calls[index], self.layout.offsets[index]
             fits = not call.fields or self.layout.keys.unpack_from(self._buffer, offset) == tuple([each.identifier for each in call.fields])
+            # Another layout: the fields' numbers have moved, or the driver wrote further than expected.
             if not fits or not _is_unwritten(self._buffer, offset + _size(call), self.layout.offsets[index + 1]):
                 self.statuses[index] = MISFIT
             elif not call.fields or any(not signature >> 32 for signature in raw[self.layout.signatures]):
@@ -290,6 +294,7 @@ def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer
             return MISFIT
         numbers = layout.unpack_from(own)
         members.pack_into(buffer, offset, *[numbers[place] for place in order])
+        # Packing the members has cleared the version, which the newest form needs at its next call.
         if newest.version is not None:
             ctypes.c_uint.from_buffer(buffer, offset).value = newest.version
         return status
@@ -338,6 +343,7 @@ class LatestValues:
         metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
         reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
         names, values = tuple(metrics), tuple(metrics.values())
+        # Unchanged names and reasons must stay the same objects.
         if names != self.block.names or values != self.block.values:
             self.block = Block(self.block.names if names == self.block.names else names, values)
         if reasons != self.unavailable:
@@ -405,6 +411,7 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
+        # A source that has answered for this device stays the source when its calls are bound again.
         chosen = [row.otherwise if row.otherwise and library.chosen.get((handle.value, row.name)) == _CALL else row for row in rows]
         self._bind(_single(tuple(chosen)))
 
@@ -488,6 +495,7 @@ class FastValues(LatestValues):
         self._limit: Value = 1.0
         self._watts: Number = math.inf
         used = tuple(row for row in rows if not needed.isdisjoint(row.names))
+        # A call that has answered for this device before stays the source, also for new consumers.
         by_call = _single(used) != used or any(library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise)
         self._bind(*ways[-1 if by_call else 0])
 
@@ -529,6 +537,7 @@ class FastValues(LatestValues):
             append(call())
         buffer = self._buffer
         raw = buffer.unpack()
+        # The fast way, while codes and types are as usual.
         if progress[start:] == self._usual and raw[buffer.layout.signatures] == buffer.signatures:
             values = self._convert(raw, self._watts)
             if values is not None:
@@ -549,6 +558,7 @@ class FastValues(LatestValues):
         raw = buffer.numbers()
         answers = buffer.decode(raw)
         available = [_available(row, answers, self._library.chosen, self._handle) for row in self._rows]
+        # A field is missing: everything is read again by call.
         if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
             self._bind(*self._ways[-1])
             return self.read(progress)

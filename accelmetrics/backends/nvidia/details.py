@@ -29,6 +29,7 @@ REMOTE_GPU, REMOTE_SWITCH = 0, 2
 """``NVML_NVLINK_DEVICE_TYPE_…``"""
 LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """``NVML_TOPOLOGY_…``: same board, at most one switch, several switches, same host bridge, same NUMA node, whole machine."""
+# Entries of a list of clocks: the first attempt's room, and the most that is plausible.
 USUAL_CLOCKS, MOST_CLOCKS = 256, 4096
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "its library is not known to tell where links between devices lead")
 OF_INSTANCE = Unavailable(Reason.NOT_SUPPORTED, "a MIG instance has none of its own: those of its GPU hold")

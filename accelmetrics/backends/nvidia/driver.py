@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Reasons = Mapping[str, Unavailable]
 SLEEPS = "the GPU is powered down, and reading it would wake it"
+# NVML does not support utilisation for a GPU in MIG mode.
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(
     Reason.NOT_SUPPORTED,
@@ -281,6 +282,7 @@ class NvidiaReader:
         reader = self._readers.get(unit)
         if reader is None or reader.device is not device:
             # The device's calls were bound again, so this consumer needs a reader for them.
+            # Bound for the needs of all consumers, so that two of them do not bind in turns.
             if not self._needed <= listed.needed:
                 listed.bind(device.handle, self._driver.needed)
                 device = listed.refresh(now, progress)
@@ -338,14 +340,17 @@ class DeviceReader:
         parts = (gpm.unavailable, device.fast.unavailable, device.unavailable)
         if parts != self._parts:
             self._parts = parts
+            # A slower part may have a value that a faster one lacks.
             self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
             if device.partitioned:
+                # "Not supported" alone would not tell a person why.
                 missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
                 self._merged.update(dict.fromkeys(missing, _PARTITIONED))
             self._merged = {name: maker.reason(reason) for name, reason in self._merged.items() if maker.covers(name)}
         blocks = [values, flags, gpm.block, *device.blocks]
         if device.table is None:
             return Reading(blocks, self._merged, NOT_NEEDED)
+        # All calls of the reading were made, so decoding delays none of them.
         if device.table.pending:
             device.table.decode()
         if device.table.refusal is not None:

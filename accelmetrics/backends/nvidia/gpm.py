@@ -115,6 +115,7 @@ class Gpm(Paced):
         if status:
             # The sample before stays valid: the next one is measured against it.
             return self._miss(status, "nvmlGpmSampleGet")
+        # The buffers swap roles: the next sample overwrites the older one.
         self._samples = newer, older
         if not self._sampled:
             self._sampled, self.due = True, now + MINIMUM_INTERVAL
@@ -135,6 +136,7 @@ class Gpm(Paced):
         values = tuple(map(mul, raw[1::2], self._factors))
         # Every comparison with NaN is false, so a NaN fails the second test.
         if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
+            # The usual case, without a dict of answers.
             self.answers, self.block, self.unavailable = {}, Block(self._names, values), NO_REASONS
             return None
         answers: dict[str, Value] = {}
@@ -167,6 +169,7 @@ class SamplePool:
     def lend(self, consumer: object, progress: list[Any]) -> Samples | int:
         """Lend a pair to a consumer. Returns the pair, or the return code that explains why there is none."""
         try:
+            # pop() is one step. A check before it could race with another worker.
             pair = self._idle.pop()
         except IndexError:
             pair = (Sample(), Sample())
@@ -174,9 +177,11 @@ class SamplePool:
                 status = self._allocate(ctypes.byref(sample))
                 progress.append(status)
                 if status:
+                    # The first buffer of the pair may have been allocated.
                     self._give_back(pair)
                     return status
             self._made.append(pair)
+        # Nothing needs the pair at interpreter exit.
         weakref.finalize(consumer, self._idle.append, pair).atexit = False
         return pair
 

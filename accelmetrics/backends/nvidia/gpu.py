@@ -137,6 +137,7 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         if count == 0:
             raise no_device(maker)
         queries = Queries(library, [], GONE)
+        # NVML has the version as 1000 × major + 10 × minor.
         cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2", most=MOST_CUDA) or 0
         version = queries.text("nvmlSystemGetDriverVersion")
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
@@ -240,6 +241,7 @@ def open_all(gpus: Iterable[Gpu]) -> None:
         thread = threading.Thread(target=_open_pending, args=(pending, progress), name="accelmetrics-nvidia-open", daemon=True)
         thread.start()
         seen = -1
+        # While calls return, the thread is slow and not stuck.
         while thread.is_alive() and len(progress) > seen:
             seen = len(progress)
             thread.join(patience)
@@ -362,8 +364,10 @@ class Gpu(Listed):
         if queries.call("nvmlDeviceGetMigMode", handle, ctypes.byref(modes), ctypes.byref(modes, 4)):
             self._partitioned = modes[0] == 1  # NVML_DEVICE_MIG_ENABLE
         elif queries.complete:
+            # The answer is final: the GPU has no MIG mode, and is not asked again.
             self._partitioned, self._instances_due = False, math.inf
         else:
+            # The call failed for now, so the mode is kept and no instance counts as removed.
             self._instances_due = now + FIRST_WAIT
         most = queries.number("nvmlDeviceGetMaxMigDeviceCount", handle) if self._partitioned else 0
         for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
@@ -434,6 +438,7 @@ class Gpu(Listed):
             cpu_affinity="" if pci_slot(self.identity.pci_bus_id)[1] else queries.cpu_affinity(handle),
             **queries.platform(handle),
         )
+        # Whether the memory is the host's is known only now, and it decides which calls are bound.
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
 
@@ -448,7 +453,7 @@ class Gpu(Listed):
         library, maker = self._driver.library, self._driver.maker
         self.needed = needed
         # Slow values are due again, even if the first attempt fails.
-        self.due = -math.inf  # for what is slow to read, even if the first attempt fails
+        self.due = -math.inf
         used = {pace: tuple(row for row in own_rows(rows, maker) if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
         if used[ONCE]:
@@ -465,6 +470,7 @@ class Gpu(Listed):
         shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
         memory = CallGroup(library, handle, MEMORY_ROWS, READING, of_unified_memory(table)) if shares and table is not None else None
+        # Memory that is shared with the host has its own group of calls.
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
         if _COUNTS_MODULE.search(self.identity.name) and not needed.isdisjoint({ENERGY_ROWS[0].name, MODULE_ENERGY}):
             slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _of_module))
@@ -520,7 +526,8 @@ class Instance(Listed):
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         library, gpu_instance = self._driver.library, self._gpu_instance
         self.needed = needed
-        self.due = -math.inf  # for what is slow to read, even if the first attempt fails
+        # Slow values are due again, even if the first attempt fails.
+        self.due = -math.inf
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, ((MEMORY_ROWS, convert_memory),), NO_INSTANCE, self._look_for, needed)
@@ -539,6 +546,7 @@ class Instance(Listed):
             handle = queries.handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
             self._again = now + VERIFIED * EARLY
             if handle is not None:
+                # GPM needs the id, so it is asked for again after a failure.
                 unknown = isinstance(self._gpu_instance, Unavailable) and self._gpu_instance.reason != Reason.NOT_SUPPORTED
                 known = _ask_gpu_instance(queries, handle) if unknown else self._gpu_instance
                 if self.device is None or self.device.handle.value != handle.value or known != self._gpu_instance:
@@ -553,6 +561,7 @@ class Instance(Listed):
             elif queries.status in NO_INSTANCE:
                 self.device = None
                 modes = (ctypes.c_uint * 2)()
+                # An instance counts as removed only if its GPU still answers. With a lost GPU it is lost, too.
                 answers = queries.call("nvmlDeviceGetMigMode", self._parent, ctypes.byref(modes), ctypes.byref(modes, 4))
                 gone = "the MIG instance no longer exists: its GPU answers, and does not have it"
                 backend = self.identity.vendor

@@ -189,6 +189,7 @@ class Links(Paced):
             field, of_all = source
             given = found[str(field.identifier)] if of_all else self._over_links(str(field.identifier), found, name in LINK_RATIOS)
             if isinstance(given, Unavailable):
+                # Another failure may pass, so it settles nothing.
                 if given is not ALL_DOWN and given not in NO_FIELD:
                     return given
                 answer, down = given, down or given is ALL_DOWN
@@ -196,6 +197,7 @@ class Links(Paced):
             self._sources[name] = (source,)
             self._given.add(name)
             return impossible(field.function) if name in LINK_RATIOS and given > 1 else given
+        # A link that is down refuses some fields that it has, so no source is given up while one is.
         if not down and name not in self._given:
             self._sources[name] = ()
         return ALL_DOWN if down else answer
@@ -278,6 +280,7 @@ class Fabric(CallGroup):
         faults = fabric_faults({name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)})
         failed = state == COMPLETED and status
         words = f"NVLink fabric: joining failed ({meaning(status)[0]})" if failed else FABRIC_STATES[state]
+        # The cluster's id has 16 bytes and is read as two numbers.
         cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
         part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
         self._announce(", ".join((words, *faults, *part)))
@@ -301,6 +304,7 @@ def _health(mask: int, summary: int | None) -> dict[str, Value]:
     flags: dict[int, Value] = {0: NO_HEALTH, 1: 1, 2: 0}
     answers |= {f"fabricHealth.{name}": flags.get(mask >> shift & 3, wrong) for name, shift in FABRIC_FLAGS.items()}
     answers["fabricHealth.incorrectConfiguration"] = mask >> FABRIC_CONFIGURATION & 15 or NO_HEALTH
+    # All bits set is NVML's "not available", so no flag is believed.
     if mask == ALL_ONES:
         answers |= {name: wrong for name in answers if name != "fabricHealthSummary"}
     return answers

@@ -64,6 +64,7 @@ class Maker(NamedTuple):
     spelling: tuple[tuple[str, str], ...] = ()
     rows: Mapping[str, Any] = MappingProxyType({})
     gives: tuple[str, ...] = ()
+    # nvmlPciInfo_t. The short address in front and the subsystem's id are skipped.
     pci: str = "=16x4I4x32s"
     architectures: Mapping[int, str] = MappingProxyType({})
     faults: str = "messages"
@@ -93,5 +94,6 @@ class Maker(NamedTuple):
         listed = [item for item in self.gives if not item.startswith("-")]
         return not listed or any(fnmatchcase(metric, item) for item in listed)
 
+    # Makers are keys of caches, and their mappings have no hash.
     def __hash__(self) -> int:
         return hash(self.name)

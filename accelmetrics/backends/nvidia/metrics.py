@@ -179,7 +179,9 @@ SRAM = Call(
     version=0x01000068,
     structure="c_nvmlEccSramErrorStatus_v1_t",
 )
+# NVML renamed throttle reasons to event reasons. Older drivers have only the second name.
 EVENT_REASONS = Call(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "Q")
+# Total and free bytes come first and are skipped.
 BAR1 = Call(("nvmlDeviceGetBAR1MemoryInfo",), "16xQ", ("bar1Used",), structure="c_nvmlBAR1Memory_t")
 
 THROTTLE = (
@@ -209,10 +211,12 @@ def _call(function: str, *arguments: tuple[str, int], layout: str = "I", pointer
 
 def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
     """Read a row from a field of the batch, and by its own call if there is no field."""
+    # One call reads a whole batch of fields, so a row in the batch costs no call.
     return row._replace(source=NvmlField(identifier, symbol), otherwise=row)
 
 
 _CORRECTED, _UNCORRECTED = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", 0), ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
+# Volatile counts start at 0 when the driver is loaded; aggregate counts cover the board's lifetime.
 _VOLATILE, _AGGREGATE = ("NVML_VOLATILE_ECC", 0), ("NVML_AGGREGATE_ECC", 1)
 
 
@@ -289,6 +293,7 @@ METRICS = (
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
     NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=ABOVE_ICE),
     # NVML documents both as the mean of a second, on Ampere (except GA100) and later. Other GPUs have only the call.
+    # A field that answers 0 W has no value, hence the minimum.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
     ),
@@ -302,6 +307,7 @@ METRICS = (
     NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_GRAPHICS", 0)), every=SECOND, maximum=FASTEST),
+    # P0 to P15; NVML_PSTATE_UNKNOWN is 32.
     NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), every=SECOND, maximum=15),
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),

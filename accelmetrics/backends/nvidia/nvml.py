@@ -27,6 +27,7 @@ from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
+# NVML's return codes, without NVML_ERROR_.
 SUCCESS = 0
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -186,6 +187,7 @@ class Forms:
                 self._chosen[self._key] = place
                 self.forms = self.forms[: place + 1]
                 return status
+            # An older form would give the same answer.
             if status in DECISIVE:
                 return status
             if failure in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # any other failure says more than a missing function or value
@@ -272,6 +274,7 @@ class Queries:
         self._progress.append(name)
         if self.status in self._fatal:
             raise self._library.error(self.status, name)
+        # These answers are final. After any other, the fact is asked for again.
         self.complete = self.complete and self.status in (SUCCESS, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
         return self.status == SUCCESS
 
@@ -355,6 +358,7 @@ class Queries:
         names = {"nvmlDeviceGetMemoryInfo_v2": newer, "nvmlDeviceGetMemoryInfo": older}
         calls = [partial(form, handle, ctypes.byref(info)) for name, info in names.items() for form in self._library.forms(name)]
         given = self._ask("nvmlDeviceGetMemoryInfo_v2", Forms(calls))
+        # Version 2 has its version in front of the total.
         total: int = newer[1] or older[0]
         return total if given and 0 < total <= MOST_MEMORY else None
 
@@ -403,6 +407,7 @@ def _two_characters(group: bytes) -> str:
     return (chr(point & 0xFFFF) + chr(point >> 16)).rstrip("\0")
 
 
+# Weak, so that the locks of a closed driver disappear with it.
 _LOCKS: WeakSet[threading.RLock] = WeakSet()
 _held: list[threading.RLock] = []
 LONGEST_HOLD = 0.1
@@ -487,6 +492,7 @@ def _refusal(code: int, library: Library | None, maker: Maker) -> SourceError:
     if code == LIBRARY_NOT_FOUND:
         advice = maker.advise(False)
     elif code == DRIVER_NOT_LOADED:
+        # Detection knows more about this machine, for example that it is a container.
         advice = maker.advise(True) or advice
     elif code == LIB_RM_VERSION_MISMATCH:
         kernel = maker.module_version() or "of an unknown version"

@@ -94,6 +94,7 @@ class PcieMeter:
             possible: Value = kib_per_second.value * KIB if kib_per_second.value <= LARGEST_32 else impossible(FUNCTION)
             answers[name] = unavailable(status) if status else possible
             times.append(self._clock.monotonic())
+        # The age of the result is that of its older direction.
         note((min(times), answers))
         with self._changing:
             del self._threads[handle.value]
@@ -126,6 +127,7 @@ class PcieThroughput(Paced):
             if not all(is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
                 self.due = other.due
                 return {}
+        # "Not supported" is final: it is measured only once.
         if self._measured is not None and all(map(is_unsupported, self._measured[1].values())):
             self.due = math.inf
             return self._measured[1]

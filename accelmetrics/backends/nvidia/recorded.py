@@ -57,6 +57,7 @@ class Questions:
         values: list[int | str | None] = []
         buffers: list[tuple[int, int]] = []
         for argument in arguments:
+            # ctypes does not export the type of byref()'s result.
             if isinstance(argument, ctypes.Array) or type(argument).__name__ == "CArgObject":
                 # The result of `byref` knows its object. The offset in it follows from the address.
                 owner = argument if isinstance(argument, ctypes.Array) else argument._obj
@@ -133,9 +134,11 @@ class RecordedCalls:
             spans = self._spans.setdefault(key, {})
             for place, (old, new) in enumerate(zip(before, after, strict=True)):
                 if changed := int.from_bytes(old, "little") ^ int.from_bytes(new, "little"):
+                    # The first and the last byte that differ.
                     first, last = ((changed & -changed).bit_length() - 1) // 8, (changed.bit_length() + 7) // 8
                     start, end = spans.get(place, (first, last))
                     spans[place] = min(start, first), max(end, last)
+            # In place, because the recording has the list already.
             answer[:] = status, seconds, [new[: spans.get(place, (0, 0))[1]] for place, new in enumerate(after)]
         return status
 
@@ -262,9 +265,11 @@ class ReplayedLibrary:
             status, times, seconds, written = answers[index]
             used += 1
             self._position[key] = (index + 1, 0) if used >= times and index + 1 < len(answers) else (index, used)
+        # A driver that was slow or hung is so again.
         if status is None or seconds >= SHORTEST_WAIT:
             time.sleep(LONGEST_WAIT if status is None else min(max(0.0, seconds), LONGEST_WAIT))
         for place, start, data in written:
+            # An archive from somebody else must not write outside the caller's buffers.
             if not (0 <= place < len(buffers) and start >= 0 and start + len(data) <= buffers[place][1]):
                 return INSUFFICIENT_SIZE
             ctypes.memmove(buffers[place][0] + start, data, len(data))

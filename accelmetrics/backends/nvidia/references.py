@@ -98,6 +98,7 @@ ROWS = (
     Row("maxPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth"),
     Row("pcieReplays", "nvmlDeviceGetPcieReplayCounter"),
     *(
+        # The call for totals has no argument for the location.
         Row(name, "nvmlDeviceGetMemoryErrorCounter" if place else "nvmlDeviceGetTotalEccErrors", (kind, counter, place)[: 2 + bool(place)])
         for name, (kind, counter, place) in _ERRORS.items()
     ),
@@ -254,6 +255,7 @@ class NvidiaMlPy:
         answers: dict[tuple[str, tuple[Any, ...]], Any] = {}
         values: dict[str, float | str] = {}
         for row in ROWS:
+            # An earlier row of the metric has answered, and this one is its fallback.
             if isinstance(values.get(row.name), (int, float)):
                 continue
             asked = row.function, row.arguments
@@ -263,6 +265,7 @@ class NvidiaMlPy:
         for name, symbol in FIELDS.items():
             values[name] = self._fields(handle, symbol)[0]
         if isinstance(watts := values["powerInstantWatts"], (int, float)):
+            # The field is in mW.
             values["powerInstantWatts"] = watts / 1000
         values |= self._throttling(handle)
         for share, part, whole in (
@@ -438,6 +441,7 @@ class NvidiaSmi:
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
         rows = self._rows()
         keys = {slot.identity.uuid: slot.key for slot in slots if slot.identity.uuid}
+        # Containers of other vendors may have a stand-in of this name (T-Head PPU).
         if keys and not keys.keys() & {row["uuid"] for row in rows}:
             words = f"{self._command.find()} lists none of these GPUs: it may be another vendor's command of that name"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words)
@@ -496,6 +500,7 @@ def _ecc(kind: str, span: str) -> tuple[tuple[str, ...], str]:
 
 QUERIES: tuple[tuple[tuple[str, ...], str, float, float], ...] = (
     *(
+        # Printed in whole MiB.
         ((query,), name, MIB, MIB)
         for query, name in {
             "memory.total": "memoryTotalBytes",
@@ -504,6 +509,7 @@ QUERIES: tuple[tuple[tuple[str, ...], str, float, float], ...] = (
         }.items()
     ),
     *(
+        # Printed with two decimals.
         ((query,), name, 1, 0.01)
         for query, name in {
             "power.draw": "powerWatts",

@@ -67,6 +67,7 @@ class XidListener:
         self._create = library.function("nvmlEventSetCreate")
         self._register = library.function("nvmlDeviceRegisterEvents")
         forms = library.forms("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        # A wait that times out is an answer too.
         self._look = Forms(forms, frozenset({SUCCESS, TIMEOUT})) if forms else function_not_found
         self._free = library.function("nvmlEventSetFree")
         self._sets: dict[int | None, ctypes.c_void_p] = {}
@@ -118,6 +119,7 @@ class XidListener:
         event = (ctypes.c_ulonglong * 32)()  # with room for a longer form
         while not self._stop.is_set():
             found = False
+            # A copy, because readings register GPUs meanwhile.
             for device, events in list(self._sets.items()):
                 with self.calling:
                     status = self._look(events, ctypes.byref(event), WAIT_MS)
@@ -138,6 +140,7 @@ class XidListener:
                         self.counts[number] = {**others, code: before.get(code, 0) + 1}
                 if self._stop.is_set():
                     return
+            # After an event, more may be waiting: check again at once.
             if not found:
                 self._stop.wait(PAUSE)
 
