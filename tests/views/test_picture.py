@@ -693,7 +693,15 @@ def test_a_graph_has_three_numbers_with_their_unit_and_times_below() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "value", "words"), [("By/s", 3e6, "4 MiB/s"), ("MHz", 1410.0, "2000 MHz"), ("By", 6e10, "64 GiB"), ("By", 7e8, "1 GiB")]
+    ("unit", "value", "words"),
+    [
+        ("By/s", 3e6, "4 MiB/s"),
+        ("MHz", 1410.0, "2000 MHz"),
+        ("By", 6e10, "64 GiB"),
+        ("By", 7e8, "1 GiB"),
+        ("MHz", 1.1e308, "1e+308"),
+        ("By", 1.7e308, "9e+307"),
+    ],
 )
 def test_a_scale_without_an_end_has_a_round_one_in_its_unit(unit: str, value: float, words: str) -> None:
     points = [TrailPoint("value", value, value, value)] * 40
@@ -814,3 +822,18 @@ def test_one_device_in_full() -> None:
     assert re.search(rf"^  memoryAllocatedBytes +{int(45.2 * GIB)} *$", unfolded, re.MULTILINE)
     assert "nvlink.0.state" in unfolded
     assert re.search(r"^  not supported +energyJoules, fanSpeed: no sensor", unfolded, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("size", "hot", "full"), [((80, 24), "88C!", "95%!"), ((120, 40), "88C hot", "95% full"), ((200, 60), "88C hot", "95% full")]
+)
+def test_what_a_colour_says_of_a_number_is_said_beside_it(size: tuple[int, int], hot: str, full: str) -> None:
+    """Numbers stand below each other all the same."""
+    node = Node(4)
+    node.set("gpu.1", {"temp": 88, "memoryAllocated": 95.0})
+    lines = plain(Watched(node).draw(size=size))
+    (row,) = [line for line in lines if line.startswith(" !gpu.1")]
+    assert f" {hot} " in row and f" {full} " in row
+    (other,) = [line for line in lines if line.startswith("> gpu.0")]
+    assert other.index("71C") == row.index("88C") and other.index("57%") == row.index("95%")
+    assert "temp 88 °C, hot" in Watched(node).text(Choices(overlay="details", device="gpu.1"), (120, 90))

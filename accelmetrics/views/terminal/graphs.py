@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, isfinite, log2, nan
+from math import ceil, inf, isfinite, log2, nan
 
 from accelmetrics.schemas.text import BLOCKS, SCALED, block, cells, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
@@ -22,6 +22,8 @@ TICKED = 5
 """Rows below a title from which on the lowest has times, and the middle a number."""
 LINE_MARKS = "*+ox#@%&"
 """Of lines that neither colours nor dots can tell apart."""
+LARGEST_POWER = 1023
+"""Of two that is a number."""
 LEAST_HEIGHT = 3
 """Rows that a graph with its title has at least."""
 
@@ -242,9 +244,9 @@ def nice(highest: float, unit: str = "") -> float:
     if not isfinite(highest) or highest <= 0:
         return 1.0
     if unit in SCALED:
-        return 2.0 ** ceil(log2(max(1.0, highest)))
+        return 2.0 ** min(LARGEST_POWER, ceil(log2(max(1.0, highest))))
     step = 10.0 ** (len(f"{highest:.0f}") - 1) if highest >= 1 else 10.0 ** -(len(f"{1 / highest:.0f}"))
-    return next((size * step for size in (1, 2, 5, 10, 20, 50) if size * step >= highest), highest)
+    return next((size * step for size in (1, 2, 5, 10, 20, 50) if highest <= size * step < inf), highest)
 
 
 def axis_label(value: float, unit: str) -> str:

@@ -14,7 +14,7 @@ from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
 from accelmetrics.views.terminal.graphs import Series, graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule
-from accelmetrics.views.terminal.tables import device_words, process_lines
+from accelmetrics.views.terminal.tables import LEVEL_WORDS, device_words, process_lines
 from accelmetrics.views.trails import PROCESS_VALUES, SPANS, Trails, process_key
 
 MOST_KEYS = 24
@@ -40,6 +40,7 @@ MARKS_MEAN = (
     ("!", "a warning"),
     ("X", "lost, hung, or a critical finding"),
     ("-", "nothing to read, as it should be: unused, asleep; or no such value"),
+    ("hot full", "behind a number that is beyond its level of warning; ! below 100 columns"),
     ("?", "older than two intervals"),
     ("x", "in a history: nothing was read"),
 )
@@ -310,7 +311,8 @@ def _in_words(device: DeviceView, name: str, value: float) -> str:
         words = energy(value)
     else:
         words = quantity(round(value, 1), BY_NAME[name].unit)
-    return words + ("?" if device.aged or name not in device.values else "")
+    old = "?" if device.aged or name not in device.values else ""
+    return f"{words}{old}, {LEVEL_WORDS[name]}" if name in device.levels else words + old
 
 
 def _missing(pages: Pages, device: DeviceView) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import GIB, bar, cells, duration, fixed, of_limit
+from accelmetrics.schemas.text import GIB, STATE_MARKS, bar, cells, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, Pane, by_number, filtered
@@ -118,6 +118,9 @@ COLUMNS: tuple[Column, ...] = (
 ORDERED_BY = {"util": "utilization", "mem": "memory_percent", "power": "power_watts", "temp": "temperature_celsius"}
 """By order, the value that devices are put in order by."""
 
+LEVEL_WORDS = {"temperature_celsius": "hot", "memory_percent": "full"}
+"""By value, the word behind one that is beyond its level of warning, for readers without colours."""
+
 Row = DeviceView | SourceRow
 """What has a row: a device, or a source that does not answer and that no device stands for."""
 
@@ -169,11 +172,24 @@ def device_fields(device: DeviceView) -> Fields:
     }
 
 
-def _widths(rows: Sequence[Row], width: int, space: int, hidden: Collection[str]) -> dict[str, int]:
+def _texts(column: Column, rows: Sequence[Row], hidden: Collection[str], words: bool) -> dict[str, str]:
+    """Return the texts of a column by device; behind a value beyond its level the word for it, or a mark where there is little room."""
+    told = column.title in ("TEMP", "USED/GIB" if "MEM" in hidden else "MEM")
+    texts, behind = {}, {}
+    for device in (row for row in rows if isinstance(row, DeviceView)):
+        state = device.levels.get(column.value) if told else None
+        texts[device.key] = column.text(device)
+        behind[device.key] = "" if state is None else f" {LEVEL_WORDS[column.value]}" if words else STATE_MARKS["warn"]
+    longest = max(map(len, behind.values()), default=0)  # so that numbers stand below each other
+    return {key: text + behind[key].ljust(longest) for key, text in texts.items()}
+
+
+def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: int, space: int, hidden: Collection[str]) -> dict[str, int]:
     """Return, by heading, the columns of the screen that each column takes together with the space before it.
 
     Args:
         rows: All rows of the table.
+        texts: By heading, what the devices have there.
         width: Columns there are.
         space: Of those, how many stand between two numbers.
         hidden: The headings of columns that are left out.
@@ -181,10 +197,10 @@ def _widths(rows: Sequence[Row], width: int, space: int, hidden: Collection[str]
     devices = [row for row in rows if isinstance(row, DeviceView)]
     wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
     for column in (one for one in COLUMNS if one.title not in hidden):
-        texts = [column.text(device) for device in devices]
-        if column.rank >= TRAIL_RANK and all(text == "-" for text in texts):
+        found = list(texts[column.title].values())
+        if column.rank >= TRAIL_RANK and all(text == "-" for text in found):
             continue
-        longest = 5 if column.title == "UTIL" else max(map(cells, texts), default=0)
+        longest = 5 if column.title == "UTIL" else max(map(cells, found), default=0)
         longest = longest if column.right else min(longest, MOST_NAME)
         wanted.append((column.rank, column.title, max(len(column.title), longest) + (space if column.right else SPACE)))
         if column.share and any(_share(device, column) is not None for device in devices):
@@ -239,7 +255,8 @@ def device_lines(
         told: Which rows are seen, for the heading.
     """
     space = 1 if width < NARROW else SPACE
-    taken, label = _widths(rows, width, space, choices.device_hidden), _label_width(rows, width)
+    texts = {column.title: _texts(column, rows, choices.device_hidden, width >= NARROW) for column in COLUMNS}
+    taken, label = _widths(rows, texts, width, space, choices.device_hidden), _label_width(rows, width)
     columns = [(column, space if column.right else SPACE) for column in COLUMNS if column.title in taken]
     heading = Line(style, width).add("", width=2).add("DEV", "head", label)
     order = {"util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}.get(choices.device_order)
@@ -263,7 +280,8 @@ def device_lines(
             line.add("", width=1).add(row.note, role)
         else:
             for column, gap in columns:
-                _add_cell(line, column, row, gap, taken[column.title] - gap, taken.get(column.title + BARRED, 0), style)
+                text = texts[column.title][row.key]
+                _add_cell(line, column, row, text, (gap, taken[column.title] - gap, taken.get(column.title + BARRED, 0)), style)
             if "LAST" in taken:
                 room = taken["LAST"] - SPACE
                 points = trails.points(row.key, "utilization", choices.scale, room)
@@ -274,9 +292,18 @@ def device_lines(
     return heading.parts(), lines
 
 
-def _add_cell(line: Line, column: Column, device: DeviceView, gap: int, width: int, barred: int, style: ScreenStyle) -> None:
-    """Add the text of a device in a column, behind its bar where that has columns."""
-    text, share = column.text(device), _share(device, column)
+def _add_cell(line: Line, column: Column, device: DeviceView, text: str, room: tuple[int, int, int], style: ScreenStyle) -> None:
+    """Add the text of a device in a column, behind its bar.
+
+    Args:
+        line: What it is added to.
+        column: The column.
+        device: The device.
+        text: What it has there.
+        room: Columns before the bar and before the text, of the text, and of the bar with the space before it; 0 for no bar.
+        style: What the terminal can show.
+    """
+    (gap, width, barred), share = room, _share(device, column)
     if column.title == "UTIL" and share is None and barred:  # the word takes the bar's place too
         line.add("", width=gap).add(text, role_of(device.state), barred + width)
         return
