@@ -30,16 +30,16 @@ environment and the top of a file apply to all commands."""
 PREFIX = "ACCELMETRICS_"
 CONFIG = f"{PREFIX}CONFIG"
 OTHER_VARIABLES = {
-    CONFIG: "the configuration file, where no `--config` names one",
-    f"{PREFIX}SYSROOT": "a directory in front of `/sys`, `/proc` and `/dev`: the host's root mounted into a container",
-    f"{PREFIX}DISABLE": "sources that are never looked for, loaded or opened, by any program, by name: `amd,tpu`",
-    f"{PREFIX}VALIDATE": "`1`: every snapshot is held to the whole schema; for tests",
-    f"{PREFIX}ROLE": "a process's role, for `accelmetrics allocation`",
-    f"{PREFIX}LIGHTNING": "`1`: each Lightning `Trainer` has a callback that logs what the devices did",
-    f"{PREFIX}VERL": "verl logs what the devices did: `1`, or the names that rows have: `verl`, `brief`, metrics",
-    f"{PREFIX}COMMAND": "set for the vendors' commands that we start, to know them by; read by nothing else",
-    f"{PREFIX}AS_NVML": "set for the command of `accelmetrics run --as-nvml`: the folder of its readings; read by nothing else",
-    f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
+    CONFIG: "the configuration file, if no `--config` names one",
+    f"{PREFIX}SYSROOT": "prefix of `/sys`, `/proc` and `/dev`: the host's root mounted into a container",
+    f"{PREFIX}DISABLE": "sources that no program looks for, loads or opens, by name: `amd,tpu`",
+    f"{PREFIX}VALIDATE": "`1`: every snapshot is validated against the whole schema; for tests",
+    f"{PREFIX}ROLE": "the role of a process, for `accelmetrics allocation`",
+    f"{PREFIX}LIGHTNING": "`1`: each Lightning `Trainer` gets a callback that logs device metrics",
+    f"{PREFIX}VERL": "verl logs device metrics: `1`, or the names of the logged metrics: `verl`, `brief`, a selection",
+    f"{PREFIX}COMMAND": "set for vendors' commands that accelmetrics starts, to recognise them; not for users",
+    f"{PREFIX}AS_NVML": "set for the command of `accelmetrics run --as-nvml`: the directory of its readings; not for users",
+    f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to recognise its terminal; not for users",
 }
 """Variables that belong to no option."""
 DEFAULT, FILE, ENVIRONMENT, FLAG, ARGUMENT = "default", "file", "environment", "flag", "argument"
@@ -265,40 +265,40 @@ class Option(NamedTuple):
 NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
 """All except ``run``, which watches the process of its command."""
 SERVE, RECORD = ("serve",), ("record",)
-EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
-NOTIFY = "where messages about findings go, again for more: https://… by a JSON POST, ntfy://… by apprise (docs/findings.md#messages)"
-METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
-VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
-LOG_FORMAT = "how messages are written to standard error; journal: with the level as systemd's journal reads it"
-RULES = "what findings are judged by: default, none, rules, their settings: default,-throttled,hot.above=75 (docs/findings.md)"
+EXPORTERS = "exporter of records, repeatable: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
+NOTIFY = "address for messages about findings, repeatable: https://… (JSON POST), ntfy://… (apprise) (docs/findings.md#messages)"
+METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; a minus excludes: standard,-nvlink*"
+VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; =renumber: with its numbers"
+LOG_FORMAT = "format of messages on standard error; journal: with the level in the form of systemd's journal"
+RULES = "rules of findings: default, none, names, settings: default,-throttled,hot.above=75 (docs/findings.md)"
 
 READINGS = (
     Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
-    Option("labels", label, "a label for every record, again for more", {}, "NAME=VALUE", flag="--label"),
+    Option("labels", label, "label of every record, repeatable", {}, "NAME=VALUE", flag="--label"),
     Option("log_format", _choice("text", "json", "journal"), LOG_FORMAT, "text", takers=COMMANDS),
     Option(
         "log_level",
         _choice("debug", "info", "warning", "error"),
-        "the least level of messages that are written",
+        "lowest level of messages to write",
         None,
         takers=COMMANDS,
         usual="info for serve and for json, else warning",
     ),
     Option("rules", names, RULES, "default", "LIST"),
-    Option("share", _choice("node"), "read together with the job's other processes on this machine (docs/sharing.md)", takers=(MONITOR,)),
-    Option("history", amount, "how many readings are remembered", 300, takers=(MONITOR,)),
+    Option("share", _choice("node"), "share readings with the job's other processes on this machine (docs/sharing.md)", takers=(MONITOR,)),
+    Option("history", amount, "number of readings to store", 300, takers=(MONITOR,)),
 )
 EXPORTING = (
     Option("exporters", exporters, EXPORTERS, [], "NAME[:TARGET]", ("serve", "record", "run", MONITOR), "--exporter"),
     Option("notify", texts._replace(example=["https://hooks.example.org/gpu"]), NOTIFY, [], "URL", ("serve", "record", "run", MONITOR)),
-    Option("wandb_project", text, "log to Weights & Biases, into this project", None, "NAME", ("record", "run")),
-    Option("wandb_run_name", text, "the name of that run", None, "NAME", ("record", "run")),
+    Option("wandb_project", text, "log to this project of Weights & Biases", None, "NAME", ("record", "run")),
+    Option("wandb_run_name", text, "name of the run at Weights & Biases", None, "NAME", ("record", "run")),
 )
 READING = (
     Option(
         "backends",
         backends,
-        "sources, by name (opened in any case), accelerators, or all but some: nvidia,host; -amd",
+        "sources, by name (opened even if not detected), accelerators, or all except some: nvidia,host; -amd",
         None,
         "LIST",
         usual="all",
@@ -306,90 +306,90 @@ READING = (
     Option("metrics", names, METRICS, "all", "LIST"),
     Option("gpus", devices, "devices, by number, range, key or UUID: 0,2-3", None, "LIST", usual="all"),
     Option("visible", _switch("renumber"), VISIBLE, False),
-    Option("pid", process_id, "the process to watch", None, "PID", NOT_RUN, usual="this one"),
-    Option("children", switch, "watch its descendants with it", False, takers=NOT_RUN),
-    Option("disk_paths", paths, "a mount point to report, again for more", ["/"], "PATH", flag="--disk-path"),
-    Option("amd_source", text, "read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi", None, "NAME"),
+    Option("pid", process_id, "process to watch", None, "PID", NOT_RUN, usual="this one"),
+    Option("children", switch, "also watch its descendants", False, takers=NOT_RUN),
+    Option("disk_paths", paths, "mount point to report, repeatable", ["/"], "PATH", flag="--disk-path"),
+    Option("amd_source", text, "only source to read AMD's GPUs from: sysfs, amdsmi, amd-smi or rocm-smi", None, "NAME"),
     Option("timeout", pause, "seconds to wait for an answer", 1.0, "S", usual="1"),
-    Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout where one is given, else 10"),
-    Option("isolation", _choice("thread", "process"), "where drivers are called: here, or in a child process", "thread"),
+    Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout if one is given, else 10"),
+    Option("isolation", _choice("thread", "process"), "call drivers in this process, or in a child process", "thread"),
 )
-SHARED = "read for other processes of the machine too, in this directory"
+SHARED = "also share readings with other processes of the machine, in this directory"
 ENDPOINT = (
-    Option("listen", text, "where to listen; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
-    Option("tls_cert", path, "certificate and chain (PEM): serve by TLS alone", None, "FILE", SERVE),
-    Option("tls_key", path, "its private key, where that is a file of its own", None, "FILE", SERVE),
-    Option("tls_client_ca", path, "let in only clients with a certificate of these authorities", None, "FILE", SERVE),
-    Option("tls_client_names", names, "of those, only these names, separated by commas", None, "LIST", SERVE),
-    Option("auth", path, "let in only clients with one of these passwords", None, "FILE", SERVE),
-    Option("bearer_token_file", path, "let in clients with this token", None, "FILE", SERVE),
-    Option("allowed_hosts", texts, "a host name to answer to, beside localhost", [], "NAME", SERVE, "--allowed-host"),
-    Option("keys", text, "whose names the metrics have", "prometheus", "NAME", SERVE),
-    Option("per_link", switch, "serve every link of NVLink and xGMI by itself too: more than twice the series", False, takers=SERVE),
-    Option("processes", amount, "serve the N processes too that hold most of the devices' memory", 0, "N", SERVE, usual="none"),
-    Option("process_labels", names, "of those, what to say beside number and type: user, pod, container, slurm_job", None, "LIST", SERVE),
-    Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
-    Option("state", path, "keep running jobs, findings and Xid counts in this file over a restart", None, "FILE", SERVE),
-    Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
+    Option("listen", text, "address to listen on; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
+    Option("tls_cert", path, "certificate and chain (PEM); serve only over TLS", None, "FILE", SERVE),
+    Option("tls_key", path, "private key of the certificate, if it is in a separate file", None, "FILE", SERVE),
+    Option("tls_client_ca", path, "accept only clients with a certificate of these authorities", None, "FILE", SERVE),
+    Option("tls_client_names", names, "accept only client certificates with one of these names, separated by commas", None, "LIST", SERVE),
+    Option("auth", path, "accept only clients with one of these passwords", None, "FILE", SERVE),
+    Option("bearer_token_file", path, "accept clients with this token", None, "FILE", SERVE),
+    Option("allowed_hosts", texts, "also answer to this host name, repeatable", [], "NAME", SERVE, "--allowed-host"),
+    Option("keys", text, "dialect of the metrics' names", "prometheus", "NAME", SERVE),
+    Option("per_link", switch, "also serve each link of NVLink and xGMI: more than twice the series", False, takers=SERVE),
+    Option("processes", amount, "also serve the N processes with the most device memory", 0, "N", SERVE, usual="none"),
+    Option("process_labels", names, "labels of these processes: user, pod, container, slurm_job", None, "LIST", SERVE),
+    Option("max_series", count, "maximum number of series", 20_000, "N", SERVE),
+    Option("state", path, "keep running jobs, findings and Xid counts in this file across restarts", None, "FILE", SERVE),
+    Option("max_age", pause, "serve no reading older than this", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
     Option("share_directory", path, f"{SHARED}; without DIRECTORY: {SHARED_READINGS}", None, "DIRECTORY", SERVE, "--share"),
-    Option("share_group", text, "let the processes of this group read them too", None, "NAME", SERVE, usual="this user's and root's alone"),
+    Option("share_group", text, "let processes of this group read them too", None, "NAME", SERVE, usual="only this user's and root's"),
 )
 PAGE = (
-    Option("ui", switch, "serve a page for people too, at /", False, takers=SERVE),
-    Option("page_history", time_kept, "how much time its graphs go back", 3600.0, "TIME", SERVE, "--history", "1h"),
-    Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
+    Option("ui", switch, "also serve a web page, at /", False, takers=SERVE),
+    Option("page_history", time_kept, "time span of its graphs", 3600.0, "TIME", SERVE, "--history", "1h"),
+    Option("show_commands", switch, "show command lines of processes on it, which may contain secrets", False, takers=SERVE),
 )
 ELSEWHERE = (
-    Option("url", text, "show what another machine's accelmetrics serve reads: http://node:22235", None, "URL", WATCH),
-    Option("fleet", path, "a line for each node of a Prometheus, http://prometheus:9090, or of a file of hosts", None, "URL|FILE", WATCH),
-    Option("fleet_token_file", path, "with --url or --fleet, send this token", None, "FILE", WATCH),
-    Option("fleet_ca", path, "of addresses with https://, believe certificates of these authorities alone", None, "FILE", WATCH),
-    Option("replay", path, "show a recording, with the rotated and compressed files of its name", None, "FILE", WATCH),
-    Option("host", text, "of a recording of several hosts or ranks, the one to show first", None, "NAME[:RANK]", WATCH),
-    Option("speed", speed, "recorded seconds in a second", 1.0, "N", WATCH, usual="1"),
+    Option("url", text, "show the readings of `accelmetrics serve` elsewhere: http://node:22235", None, "URL", WATCH),
+    Option("fleet", path, "show a line for each node of a Prometheus, http://prometheus:9090, or of a file", None, "URL|FILE", WATCH),
+    Option("fleet_token_file", path, "send this token to --url or --fleet", None, "FILE", WATCH),
+    Option("fleet_ca", path, "trust only certificates of these authorities for https://", None, "FILE", WATCH),
+    Option("replay", path, "show a recording, including its rotated and compressed files", None, "FILE", WATCH),
+    Option("host", text, "host or rank to show first, of a recording with several", None, "NAME[:RANK]", WATCH),
+    Option("speed", speed, "recorded seconds per second", 1.0, "N", WATCH, usual="1"),
 )
 HOLDERS = (
     Option(
         "attribution",
         _choice("auto", "slurm", "kubernetes", "none"),
-        "where to ask which jobs and pods hold the devices; auto: what is there",
+        "source of the jobs and pods that hold the devices; auto: all that are present",
         "auto",
         takers=(*SERVE, *WATCH),
     ),
-    Option("jobs", path, "where `accelmetrics job begin` writes jobs down", JOBS, "DIR", (*SERVE, *WATCH)),
-    Option("summaries", path, "where to write what jobs came to", SUMMARIES, "DIR", SERVE),
-    Option("dcgm_jobs", path, "the folder of DCGM's exporter with a file of jobs for each GPU", None, "DIR", (*SERVE, *WATCH)),
-    Option("kubelet", path, "the kubelet's socket for pod resources", KUBELET, "SOCKET", (*SERVE, *WATCH)),
+    Option("jobs", path, "directory in which `accelmetrics job begin` records jobs", JOBS, "DIR", (*SERVE, *WATCH)),
+    Option("summaries", path, "directory for summaries of jobs", SUMMARIES, "DIR", SERVE),
+    Option("dcgm_jobs", path, "directory of dcgm-exporter with a file of jobs per GPU", None, "DIR", (*SERVE, *WATCH)),
+    Option("kubelet", path, "socket of the kubelet for pod resources", KUBELET, "SOCKET", (*SERVE, *WATCH)),
 )
 LINES = (
-    Option("console", switch, "print a line a reading, and summaries", True, takers=RECORD),
-    Option("summary_interval", span, "seconds from one summary to the next; 0: only at the end", 30.0, "S", RECORD, usual="30"),
-    Option("duration", pause, "stop after so many seconds", None, "S", RECORD),
+    Option("console", switch, "print a line per reading, and summaries", True, takers=RECORD),
+    Option("summary_interval", span, "seconds between two summaries; 0: only at the end", 30.0, "S", RECORD, usual="30"),
+    Option("duration", pause, "stop after this number of seconds", None, "S", RECORD),
 )
 SCREEN = (
     Option(
         "hot_temperature",
         number,
-        "degrees Celsius above which a device is drawn as hot",
+        "temperature in degrees Celsius above which a device is shown as hot",
         None,
         "C",
         WATCH,
-        usual="a little below the limit that the device states, 80 where it states none",
+        usual="a little below the device's limit, 80 if it reports none",
     ),
-    Option("hot_memory", number, "memory in use above which it is hot", 90.0, "PERCENT", WATCH, usual="90"),
+    Option("hot_memory", number, "memory in use above which it is shown as hot", 90.0, "PERCENT", WATCH, usual="90"),
     Option("plain", switch, "print a line for each change, and a summary on Enter: for screen readers", False, takers=WATCH),
-    Option("ascii", switch, "draw with ASCII characters alone", False, takers=WATCH),
-    Option("colour", switch, "draw in colour; NO_COLOR in the environment is heeded too", True, takers=WATCH),
+    Option("ascii", switch, "draw only with ASCII characters", False, takers=WATCH),
+    Option("colour", switch, "draw in colour; NO_COLOR in the environment switches it off too", True, takers=WATCH),
     Option(
         "theme",
         _choice("auto", "dark", "light"),
-        "the background that colours are chosen for; auto: the terminal is asked",
+        "background that colours are chosen for; auto: ask the terminal",
         "auto",
         takers=WATCH,
     ),
-    Option("read_only", switch, "send no signals to processes: the key that asks for one is refused", False, takers=WATCH),
-    Option("mouse", switch, "click, double click and turn the wheel; without it the terminal selects text", True, takers=WATCH),
-    Option("save_dir", path, "where the summary and readings are saved", ".", "DIRECTORY", WATCH, usual="the working directory"),
+    Option("read_only", switch, "never send signals to processes: refuse the key for it", False, takers=WATCH),
+    Option("mouse", switch, "use the mouse; without it the terminal selects text", True, takers=WATCH),
+    Option("save_dir", path, "directory for saved summaries and readings", ".", "DIRECTORY", WATCH, usual="the working directory"),
 )
 TABLE: dict[str, tuple[Option, ...]] = {
     "the readings": READINGS,
