@@ -51,8 +51,8 @@ def _greatest(printed: list[str], unit: str, target: str) -> object:
     """Return the largest value of the cores. If a value is no number, it is returned instead."""
     values = [number(each, unit, target) for each in printed]
     known = [each for each in values if isinstance(each, (int, float))]
-    strange = next((each for each in values if not isinstance(each, (int, float))), None)
-    return max(known, default=None) if strange is None else strange
+    invalid = next((each for each in values if not isinstance(each, (int, float))), None)
+    return max(known, default=None) if invalid is None else invalid
 
 
 def _address(bus: int, device: int, function: int) -> str:

@@ -75,16 +75,16 @@ def parse(name: str, printed: str) -> Iterator[DeviceSample]:
     listed = [] if printed.strip() == "[]" else json_document(printed)
     if not isinstance(listed, list):
         raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi printed no list of devices: {quoted(listed)}")
-    seen, strange = set(), None
+    seen, invalid = set(), None
     for record in listed:
         found = NAME.fullmatch(text(record.get(name))) if isinstance(record, Mapping) else None
         if found is None or found[1] in seen:
-            strange = record
+            invalid = record
             continue
         seen.add(found[1])
         yield DeviceSample({**record, "number": found[1]})
-    if strange is not None:
-        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi lists something that is no device of its own: {quoted(strange)}")
+    if invalid is not None:
+        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi lists something that is no device of its own: {quoted(invalid)}")
 
 
 class Card(DeviceDirectory):

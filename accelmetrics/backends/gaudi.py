@@ -115,10 +115,10 @@ def on_chip(board: str) -> list[str]:
     applies = False
     for line in (read_text(SENSORS) or "").splitlines():
         word, _, rest = line.strip().partition(" ")
-        said = re.findall(r'"([^"]*)"', rest)
+        names = re.findall(r'"([^"]*)"', rest)
         if word == "chip":
-            applies = any(fnmatchcase(f"{board}-pci-0", each) for each in said)
-        elif applies and word == "label" and said and said[0].startswith("On Chip"):
+            applies = any(fnmatchcase(f"{board}-pci-0", each) for each in names)
+        elif applies and word == "label" and names and names[0].startswith("On Chip"):
             found[rest.split()[0]] = None
         elif applies and word == "ignore":
             found.pop(rest.strip(), None)
@@ -132,9 +132,9 @@ class Card(DeviceDirectory):
         """Return the value at a place."""
         if place != "on chip":
             return super().get(place)
-        said = [super(Card, self).get(f"{HWMON}/{each}_input") for each in on_chip(text(super().get(f"{HWMON}/name")))]
-        known = [value for each in said if isinstance(value := number(each, "mC", "Cel"), (int, float))]
-        return f"{max(known)} C" if known else next((each for each in said if each is not None), UNNAMED)
+        readings = [super(Card, self).get(f"{HWMON}/{each}_input") for each in on_chip(text(super().get(f"{HWMON}/name")))]
+        known = [value for each in readings if isinstance(value := number(each, "mC", "Cel"), (int, float))]
+        return f"{max(known)} C" if known else next((each for each in readings if each is not None), UNNAMED)
 
 
 IDENTITY_IN_TABLE = {"vendor_index": "AIP", "name": "Name", "pci_bus_id": "Bus-Id", "driver_version": "driver"}

@@ -91,20 +91,20 @@ def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outco
         return Outcome(None, Unavailable(reason, detail[:LONGEST]), without_frames(error), time.perf_counter() - started)
     except BaseException as error:  # the package's one broad except: foreign code may throw anything
         seconds = time.perf_counter() - started
-        if _of_a_signal(error):
+        if _is_from_signal(error):
             raise  # the user's own: the program ends, or its handler decides
-        if call is _put_down:  # putting the exception into words failed too: its type must do
+        if call is _worded:  # putting the exception into words failed too: its type must do
             return Outcome(None, Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
-        worded = guarded(_put_down, error)
+        worded = guarded(_worded, error)
         return Outcome(None, worded.value or Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
     return Outcome(value, None, None, time.perf_counter() - started)
 
 
-def _put_down(error: BaseException) -> Unavailable:
+def _worded(error: BaseException) -> Unavailable:
     return describe(without_frames(error))
 
 
-def _of_a_signal(error: BaseException | None) -> bool:
+def _is_from_signal(error: BaseException | None) -> bool:
     """Return whether a signal caused the exception: Ctrl-C, or a signal handler of the program that exits.
 
     False for a ``KeyboardInterrupt`` or ``SystemExit`` that the called code raises itself.
@@ -171,10 +171,10 @@ class WarnOnce:
 def without_frames(error: BaseException) -> BaseException:
     """Remove the tracebacks from an exception and from its causes, and return it."""
     # A traceback keeps all frames alive, and with them all local variables: buffers, handles, arrays of the program.
-    led: BaseException | None = error
-    while led is not None and led.__traceback__ is not None:
-        led.__traceback__ = None
-        led = led.__context__ if led.__cause__ is None else led.__cause__
+    cause: BaseException | None = error
+    while cause is not None and cause.__traceback__ is not None:
+        cause.__traceback__ = None
+        cause = cause.__context__ if cause.__cause__ is None else cause.__cause__
     return error
 
 

@@ -117,10 +117,10 @@ def parse(printed: str) -> Iterator[DeviceSample]:
     cards: dict[str, dict[str, object]] = {}
     # The tool's JSON may lack commas between its members. They are inserted first.
     for document in json_documents(NO_COMMA.sub('", "', printed)):
-        for name, said in document.items() if isinstance(document, Mapping) else ():
+        for name, values in document.items() if isinstance(document, Mapping) else ():
             found = CARD.fullmatch(name)
-            if found is not None and isinstance(said, Mapping):
-                cards.setdefault(found[1], {}).update(said)
+            if found is not None and isinstance(values, Mapping):
+                cards.setdefault(found[1], {}).update(values)
     for line in () if cards else printed.splitlines():
         if found := LINE.fullmatch(line):
             cards.setdefault(found[1], {})[found[2]] = found[3]

@@ -97,14 +97,14 @@ def throttle(metric: str, *reasons: str) -> tuple[Row, ...]:
     places = {name: (f"{GT}/freq0/throttle/reason_{name}", f"gt/gt0/throttle_reason_{name}") for name in reasons}
     rows = (Field(f"_{name}", where) for name, where in places.items())
     words = f"sysfs freq0/throttle/reason_{', '.join(reasons)}"
-    return (*rows, Derived(metric, tuple(f"_{name}" for name in reasons), lambda *said: max(said), words))
+    return (*rows, Derived(metric, tuple(f"_{name}" for name in reasons), lambda *flags: max(flags), words))
 
 
 FIELDS = (
     Field("gpu", "@clients.busy", "%", words="the busiest class of engines, drm-engine-* or drm-cycles-* of all in /proc/*/fdinfo"),
     Rate("_idle", IDLE, "ms"),
     Field("_residency", IDLE, "ms"),
-    Field("_asleep", (f"{GT}/gtidle/idle_status", *IDLE[1:]), convert=lambda said: int(said == "gt-c6")),
+    Field("_asleep", (f"{GT}/gtidle/idle_status", *IDLE[1:]), convert=lambda printed: int(printed == "gt-c6")),
     Derived("gpu", ("_idle", "_residency", "_asleep"), awake, "time awake: 1 - rise of gtidle/idle_residency_ms or rc6_residency_ms"),
     Rate("powerWatts", ENERGY, "uJ", zero_is_missing=True, words="sysfs hwmon, rise of energy*_input of the card, else of the package"),
     Field("energyJoules", ENERGY, "uJ", words="sysfs hwmon, energy*_input of the card, else of the package"),
@@ -215,25 +215,25 @@ class Card(DeviceDirectory):
     """Files of a card, extended by its name, its memory, and whether it is part of the processor."""
 
     _memory: tuple[object, object] = (None, None)
-    _stands = -inf
+    _valid_until = -inf
     """Time until which the memory is not read again, on the monotonic clock."""
 
-    def _asked(self) -> tuple[object, object]:
+    def _query_memory(self) -> tuple[object, object]:
         """Return the card's memory and its part in use. Read once a second, or only once if the part in use is unknown."""
         now = time.monotonic()
-        if now >= self._stands:
-            self._memory, self._stands = (None, None), now + 1.0
+        if now >= self._valid_until:
+            self._memory, self._valid_until = (None, None), now + 1.0
             names = [name for name in list_directory(f"{self.path}/device/drm") if name.startswith("renderD")]
             address = str(super().get("@pci"))
             if address == INTEGRATED:
-                self._memory, self._stands = (SHARED, None), inf
+                self._memory, self._valid_until = (SHARED, None), inf
             # Opening the render node would wake the card.
             elif names and not is_asleep(address):
                 try:
                     size, used = card_memory(f"/dev/dri/{names[0]}", link_name(f"{self.path}/device/driver"))
                     # Without rights the driver reports 0 bytes in use. This does not change, so the total is read only
                     # once.
-                    self._memory, self._stands = (size or SHARED, used or None), self._stands if used else inf
+                    self._memory, self._valid_until = (size or SHARED, used or None), self._valid_until if used else inf
                 except OSError as error:
                     self._memory = reason_of(error, f"/dev/dri/{names[0]}"), None
         return self._memory
@@ -241,7 +241,7 @@ class Card(DeviceDirectory):
     def get(self, place: str) -> object:
         """Return the value at a place. ``model`` is the card's name, ``integrated`` whether it is part of the processor."""
         if place.startswith("vram."):
-            return self._asked()[place == "vram.used"]
+            return self._query_memory()[place == "vram.used"]
         if place not in ("model", "integrated"):
             return super().get(place)
         number = text(super().get("device/device"))
@@ -317,7 +317,7 @@ OF_CARD = ("-d", "{device_id}")
 
 def discovered() -> Iterable[Mapping[str, Any]]:
     """Return the cards that release 1 lists."""
-    return list(parsed("xpu-smi", lambda said: json_document(said)["device_list"], COMMAND.run("discovery", "-j").stdout))
+    return list(parsed("xpu-smi", lambda printed: json_document(printed)["device_list"], COMMAND.run("discovery", "-j").stdout))
 
 
 TOOL = PolledBackend(
@@ -341,7 +341,7 @@ TOOL = PolledBackend(
         ),
         Source(
             "xpu-smi discovery",
-            each_device(COMMAND, discovered, ("discovery", *OF_CARD, "-j"), lambda said: [json_document(said)]),
+            each_device(COMMAND, discovered, ("discovery", *OF_CARD, "-j"), lambda printed: [json_document(printed)]),
             (Field("memoryTotalBytes", "memory_physical_size_byte", "B"),),
             interval=600.0,
             identity=DISCOVERED,

@@ -40,7 +40,7 @@ FIELDS = (
     Field(
         "throttle.swThermalSlowdown",
         f"{THERMAL}/cooling_device[type=gpu-throttle-alert]/cur_state",
-        convert=lambda said: min(int(said), 1) if said.isdecimal() else said,  # the file has the level of slowdown
+        convert=lambda printed: min(int(printed), 1) if printed.isdecimal() else printed,  # the file has the level of slowdown
     ),
     Field("powerWatts", (f"{RAIL}VDD_IN", f"{HWMON}[label=VIN]/power1_input", f"{HWMON}[in1_label=VIN]/power1_input"), "uW"),
     Field("railPowerWatts", OF_GPU, "uW", words=f"sysfs {', '.join(OF_GPU)}"),
@@ -78,10 +78,10 @@ class Board(OnChip):
         # The sensor has three channels. Only the voltages have labels, so the current is found by its channel.
         for channel in "123":
             sensor = f"{HWMON}[in{channel}_label={rail}]"
-            said = [super(Board, self).get(f"{sensor}/{quantity}{channel}_input") for quantity in ("in", "curr")]
-            if said[0] is not None:
-                reason = next((each for each in said if isinstance(each, Unavailable)), None)
-                digits = [str(each) for each in said]
+            readings = [super(Board, self).get(f"{sensor}/{quantity}{channel}_input") for quantity in ("in", "curr")]
+            if readings[0] is not None:
+                reason = next((each for each in readings if isinstance(each, Unavailable)), None)
+                digits = [str(each) for each in readings]
                 whole = all(each.lstrip("-").isdecimal() for each in digits)
                 # mV × mA = µW
                 return reason or (int(digits[0]) * int(digits[1]) if whole else f"{digits[0]} mV, {digits[1]} mA")

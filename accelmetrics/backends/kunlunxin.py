@@ -94,12 +94,12 @@ def _processes(listed: object) -> Processes:
     if listed == "":
         return ()
     inside = listed.get("process_info") if isinstance(listed, Mapping) else None
-    each = [one for one in (inside if isinstance(inside, list) else [inside]) if isinstance(one, Mapping)]
+    entries = [entry for entry in (inside if isinstance(inside, list) else [inside]) if isinstance(entry, Mapping)]
     # No published output has a process, so any form other than NVIDIA's is reported as unknown.
-    pids = [whole(one.get("pid")) for one in each]
+    pids = [whole(entry.get("pid")) for entry in entries]
     if not pids or not all(pids):
         return Unavailable(Reason.PARSE_ERROR, f"xpu-smi lists processes in a form that is not known: {quoted(listed)}")
-    used = [number(one.get("used_memory"), "MiB", "By") for one in each]
+    used = [number(entry.get("used_memory"), "MiB", "By") for entry in entries]
     return tuple(
         DeviceProcess(pid or 0, "compute", None if isinstance(memory, Unavailable) else round(memory))
         for pid, memory in zip(pids, used, strict=True)
@@ -117,10 +117,10 @@ def parse_text(printed: str) -> Iterator[DeviceSample]:
     if not devices:
         raise SourceError(Reason.PARSE_ERROR, f"xpu-smi lists no XPU: {quoted(printed)}")
     for device in devices:
-        pids = [whole(said) for path, said in device.items() if re.fullmatch(r"Processes\..*\bProcess ID(\.\d+)?", path)]
+        pids = [whole(value) for path, value in device.items() if re.fullmatch(r"Processes\..*\bProcess ID(\.\d+)?", path)]
         known = tuple(DeviceProcess(pid, "compute") for pid in pids if pid)
-        told = known or device.get("Processes") == "None"
-        yield DeviceSample({**device, "driver_version": driver}, known if told else None)
+        listed = known or device.get("Processes") == "None"
+        yield DeviceSample({**device, "driver_version": driver}, known if listed else None)
 
 
 backend = PolledBackend(

@@ -101,8 +101,8 @@ SLOW = (
     Field("pcieLinkWidth", "pcie info.current width", "1", convert=figure),
     Field("maxPcieLinkGen", "pcie info.max speed", "1", convert=pcie_generation),
     Field("maxPcieLinkWidth", "pcie info.max width", "1", convert=figure),
-    Field("pcieTxBytes", "pcie bandwidth.tx", "MB/s", convert=lambda said: said.replace("MBytes", "MB")),
-    Field("pcieRxBytes", "pcie bandwidth.rx", "MB/s", convert=lambda said: said.replace("MBytes", "MB")),
+    Field("pcieTxBytes", "pcie bandwidth.tx", "MB/s", convert=lambda value: value.replace("MBytes", "MB")),
+    Field("pcieRxBytes", "pcie bandwidth.rx", "MB/s", convert=lambda value: value.replace("MBytes", "MB")),
     Field("throttled", "held down", "1", words="mx-smi --show-clk-tr, any reason but idle, low usage and limits of applications"),
     Field("throttle.gpuIdle", "xcore clocks throttle reason.idle", "1", convert=ACTIVE),
     Field("throttle.applicationsClocksSetting", "xcore clocks throttle reason.applications limit", "1", convert=ACTIVE),
@@ -133,9 +133,9 @@ def parse(printed: str) -> Iterator[DeviceSample]:
         found.setdefault(block["bus_id"], {}).update(block)
     for gpu in found.values():
         # The name of the hotspot contains the number of its sensor, which differs between cards.
-        hotspot = next((said for place, said in gpu.items() if place.startswith("Chip Temperature.hotspot")), None)
-        held = {said for place, said in gpu.items() if place.startswith(REASON) and place not in AT_REST}
-        down = int("Active" in held) if held and held <= {"Active", "Not Active"} else None
+        hotspot = next((value for place, value in gpu.items() if place.startswith("Chip Temperature.hotspot")), None)
+        reasons = {value for place, value in gpu.items() if place.startswith(REASON) and place not in AT_REST}
+        down = int("Active" in reasons) if reasons and reasons <= {"Active", "Not Active"} else None
         yield DeviceSample({**gpu, "hotspot": hotspot, "held down": down}, whole=text(gpu.get("Serial Number.board serial")))
     if len(found) < (whole(first_match(printed, r"Attached GPUs *: *(\d+)")) or (not found)):
         raise SourceError(Reason.PARSE_ERROR, f"mx-smi printed fewer GPUs than are attached: {quoted(printed)}")
@@ -278,9 +278,9 @@ def connect() -> PollOnce:
     if code:
         raise SourceError(*_why("mxSmlInit", code), advice=f"in a container, {PASS}" if code == NO_DEVICE else "")
     for index in range(library.mxSmlGetDeviceCount()):
-        about, dies = _about(library, index), ctypes.c_uint(1)
+        info, dies = _info(library, index), ctypes.c_uint(1)
         getattr(library, "mxSmlGetDeviceDieCount", lambda *_: 0)(index, ctypes.byref(dies))
-        if not isinstance(about, Unavailable) and (about[6] != C_CLASS or dies.value != 1):
+        if not isinstance(info, Unavailable) and (info[6] != C_CLASS or dies.value != 1):
             raise SourceError(Reason.NOT_SUPPORTED, "libmxsml.so is read of C-class GPUs of one die alone")
     return partial(poll, library)
 
@@ -293,25 +293,25 @@ def poll(library: Any) -> Iterator[DeviceSample]:
     """
     failure: Unavailable | None = None
     for index in range(library.mxSmlGetDeviceCount()):
-        about = _about(library, index)
-        if isinstance(about, Unavailable):
-            failure = about
+        info = _info(library, index)
+        if isinstance(info, Unavailable):
+            failure = info
             continue
-        address, uuid, name = (about[place].partition(b"\0")[0].decode("utf-8", "replace") for place in (2, 5, 8))
+        address, uuid, name = (info[place].partition(b"\0")[0].decode("utf-8", "replace") for place in (2, 5, 8))
         record: dict[str, Any] = {place: _ask(library, index, *call) for place, call in CALLS.items()}
         # Clock domains of the vendor's header: 11 is XCORE, 3 is MC0.
         for place, domain in (("xcore clock", 11), ("memory clock", 3)):
             clocks = _counted(library, CLOCKS, (index, domain), 16, 1)
             record[place] = clocks[0] if clocks and not isinstance(clocks, Unavailable) else clocks or None
         # A board has up to three supplies, each with its voltage, current and power. The board's power is their sum.
-        ways = _counted(library, POWER, (index,), 3, 3)
-        record["power"] = ways if isinstance(ways, Unavailable) else sum(ways[2::3]) if ways else None
+        supplies = _counted(library, POWER, (index,), 3, 3)
+        record["power"] = supplies if isinstance(supplies, Unavailable) else sum(supplies[2::3]) if supplies else None
         record |= {"index": index, "address": address, "uuid": uuid, "name": name, "serial": _text(library, "mxSmlGetChipSerial", index)}
         record |= {
             "driver": _text(library, "mxSmlGetDeviceVersion", index, 1),
             "firmware": _text(library, "mxSmlGetDeviceVersion", index, 0),
         }
-        yield DeviceSample(record, _processes(library, index, about[2]), whole=_text(library, "mxSmlGetBoardSerial", index))
+        yield DeviceSample(record, _processes(library, index, info[2]), whole=_text(library, "mxSmlGetBoardSerial", index))
     if failure is not None and failure.reason != Reason.DEVICE_LOST:
         raise SourceError(*failure)
 
@@ -321,7 +321,7 @@ def _why(function: str, code: int) -> Unavailable:
     return Unavailable(reason, f"{function}: {words}")
 
 
-def _about(library: Any, index: int) -> tuple[Any, ...] | Unavailable:
+def _info(library: Any, index: int) -> tuple[Any, ...] | Unavailable:
     """Return the identity of a GPU, or why it is unknown."""
     buffer = ctypes.create_string_buffer(ROOM)
     code = library.mxSmlGetDeviceInfo(index, buffer)

@@ -82,15 +82,15 @@ def parse(printed: str) -> Iterator[DeviceSample]:
     listed = document.get("GPU") if isinstance(document, Mapping) else None
     if not isinstance(listed, list):
         raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi printed no list of GPUs: {quoted(document)}")
-    strange = [each for each in listed if not isinstance(each, Mapping)]
+    invalid = [each for each in listed if not isinstance(each, Mapping)]
     for gpu in (each for each in listed if isinstance(each, Mapping)):
         pci = gpu.get("PCI")  # the key of the address ends in "Bus Id"; the words before differ
         places = pci.items() if isinstance(pci, Mapping) else ()
         # Keys of the JSON may end in blanks.
         address = next((value for key, value in places if key.strip().lower().endswith("bus id")), None)
         yield DeviceSample({**gpu, "Bus Id": address, "Driver Version": document.get("Driver Version")})
-    if strange:
-        raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi lists something that is no GPU: {quoted(strange[0])}")
+    if invalid:
+        raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi lists something that is no GPU: {quoted(invalid[0])}")
 
 
 def parse_table(printed: str) -> Iterator[DeviceSample]:

@@ -90,15 +90,15 @@ class OpenMetricsBackend:
         if parts.scheme not in ("http", "https") or not host:
             raise InvalidOptionError("openmetrics: write an address, such as openmetrics:http://localhost:9400/metrics")
         query = parse_qsl(parts.query, keep_blank_values=True)
-        given = {option: [value for name, value in query if name == option] for option in OPTIONS}
+        options = {option: [value for name, value in query if name == option] for option in OPTIONS}
         sent = urlencode([(name, value) for name, value in query if name not in OPTIONS])
-        named = (given["name"] or [_NOT_IN_NAMES.sub("_", host + (f"_{port}" if port else ""))])[-1]
+        named = (options["name"] or [_NOT_IN_NAMES.sub("_", host + (f"_{port}" if port else ""))])[-1]
         if not _NAME.fullmatch(named):
             raise InvalidOptionError(f"openmetrics: the name {named!r} must be letters, digits, _ and -")
         self.name = f"{PREFIX}.{named}"
-        self.interval = _seconds("interval", given["interval"], INTERVAL)
-        self.timeout = _seconds("timeout", given["timeout"], TIMEOUT)
-        self.filters = tuple(pattern for value in given["filter"] for pattern in value.split("|") if pattern)
+        self.interval = _seconds("interval", options["interval"], INTERVAL)
+        self.timeout = _seconds("timeout", options["timeout"], TIMEOUT)
+        self.filters = tuple(pattern for value in options["filter"] for pattern in value.split("|") if pattern)
         self.url = parts._replace(query=sent, fragment="").geturl()
         # User name, password and query may contain secrets.
         self.shown = parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"), query="", fragment="").geturl()
@@ -218,15 +218,15 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
         added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
         for sample in family.samples if family.type in TAKEN else ():
             name = sample.name.removesuffix("_total" if added else "")
-            if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, one) for one in filters)):
+            if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, pattern) for pattern in filters)):
                 yield name, tuple(sorted(sample.labels.items())), float(sample.value)
 
 
-def _seconds(option: str, given: Sequence[str], usual: float) -> float:
+def _seconds(option: str, values: Sequence[str], usual: float) -> float:
     try:
-        value = float(given[-1]) if given else usual
+        value = float(values[-1]) if values else usual
     except ValueError:
         value = 0.0
     if not 0.1 <= value <= LONGEST:
-        raise InvalidOptionError(f"openmetrics?{option} is {given[-1]!r}: it must be a number of seconds from 0.1 to {LONGEST:g}")
+        raise InvalidOptionError(f"openmetrics?{option} is {values[-1]!r}: it must be a number of seconds from 0.1 to {LONGEST:g}")
     return value

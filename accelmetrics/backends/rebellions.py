@@ -39,7 +39,7 @@ FIELDS = (
     Field("utilization", "util", "%"),
     Field("temp", "temperature", "C"),
     Field("powerWatts", "card_power", "W", of_whole=True),
-    Field("performanceState", "pstate", "1", convert=lambda said: text(said).removeprefix("P")),
+    Field("performanceState", "pstate", "1", convert=lambda printed: text(printed).removeprefix("P")),
     Field("memoryAllocatedBytes", "memory.used", "B"),
     Field("memoryTotalBytes", "memory.total", "B"),
     *MEMORY,
@@ -94,8 +94,8 @@ def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSa
         record = {**device, "number": node if repeats else device.get("npu"), "kmd_version": document.get("KMD_version")}
         yield DeviceSample(record, processes, whole=text(device.get("sid")))
     if len(devices) < len(listed):
-        strange = next(each for each in listed if not isinstance(each, Mapping))
-        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi lists something that is no device: {quoted(strange)}")
+        invalid = next(each for each in listed if not isinstance(each, Mapping))
+        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi lists something that is no device: {quoted(invalid)}")
 
 
 def _npu(record: Mapping[str, Any]) -> str:
@@ -119,8 +119,8 @@ def _contexts(listed: object, devices: Sequence[Mapping[str, Any]], holders: Nod
             on_each[found[0]].append(context)
         else:
             unknown.add(npu)
-    for device, its in zip(devices, on_each, strict=True):
-        yield AMBIGUOUS if _npu(device) in unknown else tuple(_processes(its))
+    for device, entries in zip(devices, on_each, strict=True):
+        yield AMBIGUOUS if _npu(device) in unknown else tuple(_processes(entries))
 
 
 def _processes(contexts: Iterable[Mapping[str, Any]]) -> Iterator[DeviceProcess]:
@@ -128,8 +128,8 @@ def _processes(contexts: Iterable[Mapping[str, Any]]) -> Iterator[DeviceProcess]
     memory: dict[int, list[object]] = {}
     for context in contexts:
         # Driver 3 prints `memalloc`; older releases print `memory`.
-        said = context.get("memalloc", context.get("memory"))
-        memory.setdefault(whole(context.get("pid")) or 0, []).append(number(said, "B", "By"))
+        printed = context.get("memalloc", context.get("memory"))
+        memory.setdefault(whole(context.get("pid")) or 0, []).append(number(printed, "B", "By"))
     for pid, parts in memory.items():
         known = [part for part in parts if isinstance(part, (int, float))]
         yield DeviceProcess(pid, "compute", round(sum(known)) if len(known) == len(parts) else None)

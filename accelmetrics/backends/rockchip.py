@@ -17,10 +17,10 @@ from accelmetrics.backends.kit.sysfs import OnChip, clocks
 LOAD = re.compile(r"(?:Core\d+: *|NPU load: *)(\d{1,3})%", re.ASCII)
 
 
-def mean_of_cores(said: Any) -> object:
+def mean_of_cores(printed: Any) -> object:
     """Return the mean utilisation of the printed cores, or of the whole NPU, in percent. Other text is returned unchanged."""
-    percents = [int(percent) for percent in LOAD.findall(quoted(said))]
-    return sum(percents) / len(percents) if percents and max(percents) <= 100 else said
+    percents = [int(percent) for percent in LOAD.findall(quoted(printed))]
+    return sum(percents) / len(percents) if percents and max(percents) <= 100 else printed
 
 
 backend = PolledBackend(

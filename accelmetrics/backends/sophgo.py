@@ -35,14 +35,14 @@ NOT_COUNTED = Unavailable(
 )
 
 
-def usage(said: str) -> object:
+def usage(printed: str) -> object:
     """Return the utilisation over the driver's last interval from ``usage:12 avusage:3``, or why it is missing."""
-    return NOT_COUNTED if "usage enable" in said.lower() else first_match(said, r"\busage:(\d+)") or said
+    return NOT_COUNTED if "usage enable" in printed.lower() else first_match(printed, r"\busage:(\d+)") or printed
 
 
 def of_fan(word: str) -> Callable[[str], str]:
     """Return a converter that takes the number after a word from the fan's file. Text without the word is returned unchanged."""
-    return lambda said: found[1] if (found := re.search(rf"(?m)^{word}\s+(\d+)", said)) else said
+    return lambda printed: found[1] if (found := re.search(rf"(?m)^{word}\s+(\d+)", printed)) else printed
 
 
 class Chip(DeviceDirectory):
@@ -67,7 +67,7 @@ FIELDS = (
     Field("fanSpeed", "../fan_speed", "%", convert=of_fan("duty"), of_whole=True),
     Field("fanSpeedRpm", "../fan_speed", "rpm", convert=of_fan("fan_speed"), of_whole=True),
     Field("eccMode", "ecc", convert=switched),
-    Field("memoryTotalBytes", "ddr_capacity", "GiB", convert=lambda said: first_match(said, r", *(\d+)g$") or said),
+    Field("memoryTotalBytes", "ddr_capacity", "GiB", convert=lambda printed: first_match(printed, r", *(\d+)g$") or printed),
     Field("pcieLinkGen", "pcie_link_speed", convert=figure),
     Field("pcieLinkWidth", "pcie_link_width", convert=figure),
     Field("maxPcieLinkGen", "pcie_cap_speed", convert=figure),

@@ -24,10 +24,10 @@ class Queues(OnChip):
         """Return the value at a place, the nanoseconds for a queue; None if there is nothing."""
         if place not in QUEUES:
             return super().get(place)
-        said = super().get("device/gpu_stats")
-        if not isinstance(said, str):
-            return said
-        heading, *rows = (line.split() for line in said.splitlines() if line.strip()) if said else ([],)
+        stats = super().get("device/gpu_stats")
+        if not isinstance(stats, str):
+            return stats
+        heading, *rows = (line.split() for line in stats.splitlines() if line.strip()) if stats else ([],)
         at = heading.index("runtime") if "runtime" in heading else len(heading)
         return next((row[at] for row in rows if len(row) > at and row[0].removeprefix("v3d_") == place), None)
 

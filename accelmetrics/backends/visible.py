@@ -211,23 +211,23 @@ def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
     """
     value = environ.get(CUDA)
     lists = () if value is None else (VisibleList(CUDA, value),)
-    wholes = [place for place, device in enumerate(devices) if not device.parent]
-    models = {devices[place].name for place in wholes}
+    gpus = [place for place, device in enumerate(devices) if not device.parent]
+    models = {devices[place].name for place in gpus}
     unordered = NAMELESS if len(models - {""}) < 2 else UNORDERED
-    known = environ.get(CUDA_ORDER) == PCI_ORDER or len(wholes) < 2 or (len(models) == 1 and "" not in models)
-    order = [wholes[place] for place in _by_pci_address([devices[place] for place in wholes])] if known else wholes
+    known = environ.get(CUDA_ORDER) == PCI_ORDER or len(gpus) < 2 or (len(models) == 1 and "" not in models)
+    order = [gpus[place] for place in _by_pci_address([devices[place] for place in gpus])] if known else gpus
     if value is None:
         return _one_instance(order, devices, VisibleSet((), known, caveats=() if known else (unordered,)))
     entries = [entry.strip() for entry in value.split(",")]
     if entries[0].startswith(("GPU-", "MIG-")):
         return _by_uuid(entries, devices, lists)
-    numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(wholes)), twice="hides all")
+    numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(gpus)), twice="hides all")
     if not known and numbers:
         caveats.append(unordered)
-        if len(numbers) < len(wholes):
+        if len(numbers) < len(gpus):
             return VisibleSet(None, False, lists, tuple(caveats))
         # The list names all GPUs, so only their order is unknown.
-        numbers = list(range(len(wholes)))
+        numbers = list(range(len(gpus)))
     seen = VisibleSet((), known or not numbers, lists, tuple(caveats))
     return _one_instance([order[number] for number in numbers or ()], devices, seen)
 
@@ -314,16 +314,16 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
     if ROCR in environ:
         lists.append(VisibleList(ROCR, environ[ROCR]))
         entries = [entry.strip() for entry in environ[ROCR].split(",")] if environ[ROCR] else []
-        numbers, said = _chosen(ROCR, entries, by_id, twice="ends")
+        numbers, remarks = _chosen(ROCR, entries, by_id, twice="ends")
         left = [left[number] for number in numbers or ()]
-        caveats += said
+        caveats += remarks
     variable = next((name for name in (*HIP, ORDINAL) if environ.get(name) and (name != ORDINAL or not lists)), "")
     if variable:
         among = f"among the {len(left)} that {ROCR} leaves" if lists else "here"
         lists.append(VisibleList(variable, environ[variable]))
-        numbers, said = _chosen(variable, environ[variable].removesuffix(",").split(","), by_part_of_id, among=among)
+        numbers, remarks = _chosen(variable, environ[variable].removesuffix(",").split(","), by_part_of_id, among=among)
         left = [left[number] for number in numbers or ()]
-        caveats += said
+        caveats += remarks
     if variable == ORDINAL:
         caveats.append(DOUBTFUL)
     return VisibleSet(tuple(left), True, tuple(lists), tuple(caveats))

@@ -175,7 +175,7 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     later = _LATER_FUNCTION.search(address)
     name = names[0] if names else card_name(device, text(printed("asic.rev_id")))
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "name": name,
         # The kernel's and rocm-smi's unique id is the chip's serial number, here in capitals. All partitions have the chip's number, and
         # each has its own function of the PCI address.
@@ -186,8 +186,8 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
     if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
-        told["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
-    return DeviceSample({**card, **told}, whole=card_of(uuid, address))
+        values["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
+    return DeviceSample({**card, **values}, whole=card_of(uuid, address))
 
 
 def _connect(command: Command, clock: Clock) -> PollOnce:

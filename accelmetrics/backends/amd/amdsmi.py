@@ -74,26 +74,26 @@ def _temperature(sensor: str, metric: str, module: Any, handle: Any) -> Mapping[
     return {"degrees": module.amdsmi_get_temp_metric(handle, kind, which)}
 
 
-def _filled(said: Mapping[str, object]) -> Mapping[str, object]:
+def _filled(answer: Mapping[str, object]) -> Mapping[str, object]:
     """Remove missing values, which the module up to ROCm 6.0 returns as all ones."""
-    return {name: value for name, value in said.items() if value not in ONES or "count" in name}
+    return {name: value for name, value in answer.items() if value not in ONES or "count" in name}
 
 
 def _power(module: Any, handle: Any) -> Mapping[str, object]:
-    said = module.amdsmi_get_power_info(handle)
-    found = dict(_filled(said))
+    answer = module.amdsmi_get_power_info(handle)
+    found = dict(_filled(answer))
     limit = found.get("power_limit")
     # The limit is in watts in ROCm 6.0 and in microwatts since then, although the headers say otherwise. In 5.7, which has no current
     # power, it is the largest possible limit rather than the one that is set.
     if isinstance(limit, int):
-        found["power_limit"] = None if "current_socket_power" not in said else limit / 1e6 if limit >= MICROWATTS else limit
+        found["power_limit"] = None if "current_socket_power" not in answer else limit / 1e6 if limit >= MICROWATTS else limit
     return found
 
 
 def _energy(module: Any, handle: Any) -> Mapping[str, object]:
-    said = module.amdsmi_get_energy_count(handle)
-    counter = said.get("energy_accumulator", said.get("power"))  # "power" up to 6.2
-    microjoules = said["counter_resolution"]
+    answer = module.amdsmi_get_energy_count(handle)
+    counter = answer.get("energy_accumulator", answer.get("power"))  # "power" up to 6.2
+    microjoules = answer["counter_resolution"]
     # The unit of the counter is 2**-16 J. Releases round it differently.
     return {"joules": counter / JOULE if math.isclose(microjoules, 1e6 / JOULE, rel_tol=0.01) else counter * microjoules / 1e6}
 
@@ -110,8 +110,8 @@ def _pool(kind: str, module: Any, handle: Any) -> Mapping[str, object]:
 
 def _pcie(module: Any, handle: Any) -> Mapping[str, object]:
     if hasattr(module, "amdsmi_get_pcie_info"):
-        said = module.amdsmi_get_pcie_info(handle)
-        return {**said.get("pcie_static", {}), **said.get("pcie_metric", {})}
+        answer = module.amdsmi_get_pcie_info(handle)
+        return {**answer.get("pcie_static", {}), **answer.get("pcie_metric", {})}
     # Up to ROCm 6.0 there are two separate calls.
     return _filled({**module.amdsmi_get_pcie_link_caps(handle), **module.amdsmi_get_pcie_link_status(handle)})
 
@@ -193,8 +193,8 @@ class AmdsmiCard(DeviceRecord):
 
     def __init__(self, module: Any, handle: Any, address: str) -> None:
         # The kernel's unique id is the chip's serial number.
-        said = guarded(lambda: str(module.amdsmi_get_gpu_asic_info(handle)["asic_serial"])).value or ""
-        serial = said.lower().removeprefix("0x")
+        printed = guarded(lambda: str(module.amdsmi_get_gpu_asic_info(handle)["asic_serial"])).value or ""
+        serial = printed.lower().removeprefix("0x")
         self.uuid = f"0x{serial}" if _SERIAL.fullmatch(serial) and serial.strip("0") else ""
         self.compute = compute_memory(address)
         self._module = module
@@ -297,9 +297,9 @@ def load() -> Any:
         mismatched = []
         for package in packages(library):
             is_shipped = package == _shipped(library)
-            version = _written(package / "_version.py", _VERSION)
+            version = _version_in(package / "_version.py", _VERSION)
             if not version and is_shipped:  # before ROCm 6.1 only this file has the version
-                version = _written(package.parent / "pyproject.toml", _VERSION)
+                version = _version_in(package.parent / "pyproject.toml", _VERSION)
             numbers = 2 if is_shipped else 3
             if version and version != release and len(known) < numbers and version[:2] == (known or version[:2]):
                 known = _own_version(library)
@@ -337,7 +337,7 @@ def find_library() -> tuple[Path, Version, Version]:
             _opened(path)
             numbered = _FILE.fullmatch(path.resolve().name)
             version = tuple(map(int, numbered[1].split("."))) if numbered else ()
-            return path, version if version >= (YEAR,) else (), _written(root / ".info" / "version", _RELEASE)
+            return path, version if version >= (YEAR,) else (), _version_in(root / ".info" / "version", _RELEASE)
     raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots)}")
 
 
@@ -377,7 +377,7 @@ def _own_version(path: Path) -> Version:
     return tuple(answer[:3])
 
 
-def _written(path: Path, form: re.Pattern[str]) -> Version:
+def _version_in(path: Path, form: re.Pattern[str]) -> Version:
     """Return the version in a file; empty if it has none."""
     try:
         found = form.search(path.read_text(encoding="utf-8", errors="replace"))
@@ -540,7 +540,7 @@ class AmdsmiWorker:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._returned = threading.Event()
         self._returned.set()
-        self._gave: Collection[str] = METRICS
+        self._given: Collection[str] = METRICS
         # The thread has no reference to this object, only to the queue and the card. So it ends when this object is deleted.
         self.close = weakref.finalize(self, self._calls.put, None)
         self.close.atexit = False
@@ -555,10 +555,10 @@ class AmdsmiWorker:
         """Read as :meth:`AmdsmiCard.read` does. While a call hangs, the metrics that the module gave before are ``timed_out``."""
         outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, chosen), progress)
         if outcome is None:
-            return {name: OVERDUE for name in wanted if name in self._gave}
+            return {name: OVERDUE for name in wanted if name in self._given}
         if outcome.value is None:
             raise outcome.error or RuntimeError("amdsmi gave nothing")
-        self._gave = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
+        self._given = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
         return outcome.value
 
     def _ask(self, read: Callable[[], dict[str, Value]], progress: list[Any]) -> Outcome[dict[str, Value]] | None:

@@ -117,7 +117,7 @@ class InProcessDriver:
         self._name_units()
         self.devices: Sequence[DeviceIdentity] = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
-        self._looking = threading.Lock()
+        self._relist_lock = threading.Lock()
         shared = {unit.card.address: pools(unit.card.address) for unit in self.units if unit.identity.unified}
         self.processes = DrmClients(KEYS, shared, clock=clock)
 
@@ -199,7 +199,7 @@ class InProcessDriver:
         """
         opened = self._attempt is not None and self._attempt.outcome is not None
         # Only one reader searches at a time. The others do not wait for it.
-        if (now < self._relist_at and not opened) or not self._looking.acquire(blocking=False):
+        if (now < self._relist_at and not opened) or not self._relist_lock.acquire(blocking=False):
             return
         try:
             if opened:
@@ -207,8 +207,8 @@ class InProcessDriver:
                 return
             self._relist_at = now + RELIST
             (addresses, partitions), (listed, parts) = _list(self._maker), self._listed
-            there = {part for part in parts if part[0] in addresses}
-            if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
+            remaining = {part for part in parts if part[0] in addresses}
+            if addresses - listed or {part for part in partitions if part[0] in addresses} != remaining:
                 raise DriverGoneError(
                     Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend=self._maker.name
                 )
@@ -216,7 +216,7 @@ class InProcessDriver:
             if self.failure is not None and self.failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
                 self.failure = self._open_library(LATER_OPENING)
         finally:
-            self._looking.release()
+            self._relist_lock.release()
 
     def identify_awake(self, unit: DriverUnit) -> None:
         """Complete the identity of a card that slept when it was listed: its memory, and whether the memory is the host's."""
@@ -297,15 +297,15 @@ class InProcessReader:
             is_late = driver.with_files and failure is not None and failure.reason == Reason.TIMED_OUT
             return {**found, **dict.fromkeys(wanted, failure.unavailable)} if failure is not None and is_late else found
         # Metrics that the module gave before stay the module's even if it fails now.
-        lent = {name: NO_ANSWER for name in wanted if name in unit.chosen}
+        owned = {name: NO_ANSWER for name in wanted if name in unit.chosen}
         try:
-            said = library.read(wanted, unified, progress, unit.chosen)
+            answers = library.read(wanted, unified, progress, unit.chosen)
         except SourceError as error:
             if not driver.with_files:
                 raise
             # The library no longer finds a card that the kernel still shows, so the files are used.
-            return {**dict.fromkeys(lent, error.unavailable), **found}
+            return {**dict.fromkeys(owned, error.unavailable), **found}
         if not driver.with_files:
-            return said
-        better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or name in lent or value is OVERDUE}
-        return {**lent, **found, **better}
+            return answers
+        better = {name: value for name, value in answers.items() if not isinstance(value, Unavailable) or name in owned or value is OVERDUE}
+        return {**owned, **found, **better}

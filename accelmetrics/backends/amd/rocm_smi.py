@@ -112,20 +112,20 @@ _DECIMAL_GFX = re.compile(r"gfx(9|1\d)(\d)(\d\d)", re.ASCII)
 _GFX = re.compile(r"gfx[0-9a-f]{3,5}", re.ASCII)
 
 
-def _clock(said: object) -> object:
+def _clock(printed: object) -> object:
     """Return a clock, which may follow the number of its level: ``1 (800Mhz)``."""
-    level = _CLOCK_LEVEL.fullmatch(said) if isinstance(said, str) else None
-    return level[1] if level else said
+    level = _CLOCK_LEVEL.fullmatch(printed) if isinstance(printed, str) else None
+    return level[1] if level else printed
 
 
-def _highest(said: object) -> object:
+def _highest(printed: object) -> object:
     """Return the upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
-    return text(said).rpartition("-")[2].strip() or said
+    return text(printed).rpartition("-")[2].strip() or printed
 
 
-def _link(part: int, said: object) -> object:
+def _link(part: int, printed: object) -> object:
     """Return the speed (1) or the width (2) of a link: ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None for other text."""
-    found = _LINK.search(quoted(said))
+    found = _LINK.search(quoted(printed))
     return found and found[part]
 
 
@@ -149,7 +149,7 @@ FIELDS = of_card(
         *("energyJoules", "Accumulated Energy (uJ)", "J", partial(exact_joules, unit="uJ")),
         words='rocm-smi "Accumulated Energy (uJ)" without the rounding of its unit',
     ),
-    Field("pcieLinkGen", PCIE, convert=lambda said: pcie_generation(_link(1, said))),
+    Field("pcieLinkGen", PCIE, convert=lambda printed: pcie_generation(_link(1, printed))),
     Field("pcieLinkWidth", PCIE, convert=partial(_link, 2)),
     Field("fanSpeed", FAN, "%", high=200),
     Field("pcieReplays", "PCIe Replay Count"),
@@ -188,7 +188,7 @@ def parse(printed: str) -> Output:
     """Parse the output. Accepts any text: unknown text gives no cards."""
     cards: dict[int, PrintedCard] = {}
     system: PrintedCard = {}
-    strange = False
+    invalid = False
     for document in json_documents(printed):
         for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
@@ -196,11 +196,11 @@ def parse(printed: str) -> Output:
                 cards[int(card[1])] = _lowered(value)
             elif card:
                 # Reported after the cards that can be used.
-                strange = True
+                invalid = True
             elif key == "system":
                 system = _lowered(value) or system
     if cards:
-        return cards, system, not strange
+        return cards, system, not invalid
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
         with suppress(ValueError, RecursionError):  # malformed or cut off, too many digits for int(), or nested too deeply
@@ -232,7 +232,7 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
         compute = compute_memory(address) if unified else None
         memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)", compute=compute)
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
-        told: dict[str, object] = {
+        values: dict[str, object] = {
             "number": number_,
             "name": names[0] if names else card_name(_device_id(card), text(card.get("device rev"))),
             "uuid": uuid,
@@ -244,19 +244,19 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
         }
         device = _device_id(card)
         # Some releases print these sensors for every card, with 0 degrees if there is none.
-        hbm = [number(said) for key, said in card.items() if key.startswith("temperature (sensor hbm")]
+        hbm = [number(reading) for key, reading in card.items() if key.startswith("temperature (sensor hbm")]
         has_hbm = any(not isinstance(degrees, Unavailable) and degrees > 0 for degrees in hbm)
-        if device and not has_hbm and not counts_energy(str(told["name"]), device):
-            told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
+        if device and not has_hbm and not counts_energy(str(values["name"]), device):
+            values |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is the share of VRAM, which means nothing for an APU. Nor does it replace impossible bytes.
-            told[ALLOCATED] = None
+            values[ALLOCATED] = None
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
             # Releases up to 4.x print 0 % and no "Fan RPM" for a card without a fan.
             why = "0 % without a number of revolutions: this release prints that for a card without a fan"
-            told[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
-        yield DeviceSample({**card, **told}, whole=card_of(uuid, address))
+            values[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
+        yield DeviceSample({**card, **values}, whole=card_of(uuid, address))
 
 
 def unique_id(card: PrintedCard) -> str:
@@ -371,9 +371,9 @@ def _refused(completed: Completed) -> bool:
 
 def failure(command: Command, completed: Completed) -> SourceError:
     """Return the error for a run without cards."""
-    said = command.said(completed)
-    if said is not None:
-        return said
+    known = command.said(completed)
+    if known is not None:
+        return known
     if _refused(completed):
         words = f"this rocm-smi knows neither the flags nor -a --json: {completed.words}"
         return SourceError(Reason.NOT_SUPPORTED, words, advice="update ROCm")

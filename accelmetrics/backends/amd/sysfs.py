@@ -222,7 +222,7 @@ class Card:
         sensor = chosen.get("temp", ("", "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"))[1]
         found |= {f"hwmon:{limit}": found.get(f"{sensor}_{limit}") for limit in ("crit", "emergency")}
         # Each stack of HBM may have a sensor. The hottest one is the memory's temperature.
-        stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]
+        stacks = [number(reading) for place, reading in found.items() if _STACK.fullmatch(place)]
         found["hwmon:hbm"] = max((degrees for degrees in stacks if not isinstance(degrees, Unavailable)), default=None)
         memory = device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total", compute=self._compute)
         return DeviceRecord({**found, **self._link, **memory})
@@ -234,19 +234,19 @@ class Card:
         table = self.table(now, progress)
         busy = table if isinstance(table, Unavailable) else table.get(gpu_metrics.BUSY.format(node.partition))
         mean = sum(busy) / len(busy) if busy and not isinstance(busy, Unavailable) else busy
-        said = {"busy": mean, "used_memory": used, "size_in_bytes": node.memory}
-        return DeviceRecord({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
+        values = {"busy": mean, "used_memory": used, "size_in_bytes": node.memory}
+        return DeviceRecord({**values, **device_memory(values.get, False, "used_memory", "size_in_bytes")})
 
     def clocks(self, progress: list[Any]) -> SupportedClocks | Unavailable:
         """Return the levels of the card's clocks."""
-        said = [self._read(name, progress) for name in ("pp_dpm_sclk", "pp_dpm_mclk")]
-        graphics, memory = (_CLOCK.findall(each) if isinstance(each, str) else [] for each in said)
+        texts = [self._read(name, progress) for name in ("pp_dpm_sclk", "pp_dpm_mclk")]
+        graphics, memory = (_CLOCK.findall(each) if isinstance(each, str) else [] for each in texts)
         # Since Navi, and on Instincts, the core clock is a range: its two ends and, marked and between them, the
         # current clock if it is neither (`smu_v11_0`, `smu_v13_0`). The current clock is no level.
         if len(graphics) == 3 and graphics[1][1]:
             del graphics[1]
         if not graphics and not memory:
-            return next((each for each in said if isinstance(each, Unavailable)), NO_LEVELS)
+            return next((each for each in texts if isinstance(each, Unavailable)), NO_LEVELS)
         memory_mhz, graphics_mhz = (tuple(sorted({int(clock) for clock, _ in levels}, reverse=True)) for levels in (memory, graphics))
         return SupportedClocks(memory_mhz, graphics_mhz)
 
@@ -262,16 +262,16 @@ class Card:
     def _read_files(self, names: Iterable[str], sensors: re.Pattern[str], progress: list[Any]) -> dict[str, object]:
         paths = {name: name for name in names}
         paths |= {place: path for place, path in self._sensors.items() if sensors.fullmatch(path.rpartition("/")[2])}
-        return {place: said for place, path in paths.items() if (said := self._read(path, progress)) is not None}
+        return {place: content for place, path in paths.items() if (content := self._read(path, progress)) is not None}
 
     def _read_slow(self, progress: list[Any]) -> dict[str, object]:
         found = self._read_files(SLOW, SLOW_SENSORS, progress)
         for name in ("pp_dpm_sclk", "pp_dpm_mclk"):
-            said = self._read(name, progress)
-            if isinstance(said, Unavailable):
-                found |= {f"{name}:active": said, f"{name}:top": said}
+            printed = self._read(name, progress)
+            if isinstance(printed, Unavailable):
+                found |= {f"{name}:active": printed, f"{name}:top": printed}
             # The active level may be the sleep level (`S`).
-            levels = [(int(frequency) * 1_000_000, mark) for frequency, mark in _LEVEL.findall(said)] if isinstance(said, str) else []
+            levels = [(int(frequency) * 1_000_000, mark) for frequency, mark in _LEVEL.findall(printed)] if isinstance(printed, str) else []
             found |= {f"{name}:active": hertz for hertz, mark in levels if mark}
             if levels:
                 found[f"{name}:top"] = max(levels)[0]
@@ -280,8 +280,8 @@ class Card:
     def _read_errors(self, progress: list[Any]) -> dict[str, object]:
         """Return the sums of the error counts over the blocks that count errors."""
         files = [file for file in list_directory(f"{self._base}/ras") if file.endswith("_err_count")]
-        said = self._read("ras/features", progress) if files else None
-        mask = _FEATURES.match(said) if isinstance(said, str) else None
+        printed = self._read("ras/features", progress) if files else None
+        mask = _FEATURES.match(printed) if isinstance(printed, str) else None
         enabled = int(mask[1], 16) if mask else None
         if enabled == 0:
             off = Unavailable(Reason.NOT_SUPPORTED, "ras/features is 0: the card counts no errors")
@@ -292,10 +292,10 @@ class Card:
             # The driver has a file for every block it knows. Counts of disabled blocks are left over from before they
             # were disabled, so they are left out, as in AMD's library.
             if enabled is None or (block in _BLOCKS and enabled >> _BLOCKS.index(block) & 1):
-                said = self._read(f"ras/{file}", progress)
-                if isinstance(said, Unavailable):
-                    return {"ras:ce": said, "ras:ue": said}
-                for kind, count in _RAS.findall(said or ""):
+                printed = self._read(f"ras/{file}", progress)
+                if isinstance(printed, Unavailable):
+                    return {"ras:ce": printed, "ras:ue": printed}
+                for kind, count in _RAS.findall(printed or ""):
                     counts[f"ras:{kind}"] += int(count)
         return dict(counts)
 
@@ -304,8 +304,8 @@ class Card:
         # Cards since Navi contain a PCIe switch. The card's own link is the one inside the card, which is always at its
         # best.
         port = outermost(self.address)
-        said = self._read("pp_dpm_pcie", progress) if port is None else None
-        levels = _PCIE_LEVEL.findall(said) if isinstance(said, str) else ()
+        printed = self._read("pp_dpm_pcie", progress) if port is None else None
+        levels = _PCIE_LEVEL.findall(printed) if isinstance(printed, str) else ()
         if not levels:
             return {file: read_text(f"{device_path(port or self.address)}/{file}") for file in LINK}
         # Several levels may be marked as active if they are the same link at different clocks.
@@ -351,8 +351,8 @@ class Card:
             progress.append(name)
 
 
-def _is_lost(said: object) -> bool:
-    return isinstance(said, Unavailable) and said.reason == Reason.DEVICE_LOST
+def _is_lost(value: object) -> bool:
+    return isinstance(value, Unavailable) and value.reason == Reason.DEVICE_LOST
 
 
 def outermost(address: str) -> str | None:
@@ -383,29 +383,29 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
         nodes: GPUs of the compute driver's topology.
     """
 
-    def said(file: str) -> str:
+    def read(file: str) -> str:
         return text(read_text(f"{device_path(address)}/{file}"))
 
     maker, unified = maker_of(address), bool(is_integrated(address))
-    unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
+    unique_id, serial = read("unique_id").lower().removeprefix("0x"), read("serial_number")
     memory = None
     # A sleeping card is not read. `InProcessDriver.identify_awake` adds its memory later.
     if not is_asleep(address):
         compute = compute_memory(address) if unified else None
-        memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
+        memory = device_memory(read, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
     return DeviceIdentity(
         kind="gpu",
         vendor=maker.name,
         vendor_index=number_,
-        name=said("product_name") or card_name(said("device"), said("revision"), maker.brand),
+        name=read("product_name") or card_name(read("device"), read("revision"), maker.brand),
         uuid=f"0x{unique_id}" if unique_id.strip("0") else "",
         pci_bus_id=address,
         serial=serial if serial.strip("0x") else "",
         architecture=next((node.architecture for node in nodes if node.address == address), ""),
         # Only a driver that was installed separately has a version; the kernel's own has none.
         driver_version=read_text(f"/sys/module/{link_name(f'{device_path(address)}/driver')}/version") or "",
-        firmware=said("vbios_version"),
-        part_number=said("product_number"),
+        firmware=read("vbios_version"),
+        part_number=read("product_number"),
         memory_total_bytes=memory if isinstance(memory, int) else None,
         unified=unified,
     )

@@ -177,14 +177,14 @@ def connect_macmon(interval: float) -> MacmonPoll:
         raise SourceError(error.reason, MISSING, advice=INSTALL_MACMON) from error
     why = f"{path} is another program of that name: "
     try:
-        said = run([path, "--version"], timeout=VERSION_TIMEOUT, max_output=CHUNK).stdout.strip()
+        version = run([path, "--version"], timeout=VERSION_TIMEOUT, max_output=CHUNK).stdout.strip()
     except SourceError as error:
         if error.reason != Reason.TIMED_OUT:
             raise
         # A command that does not answer is not run again: it may be the dashboard of the same name.
         return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, why + "it does not answer --version"))
-    if not _VERSION.match(said):
-        return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, f"{why}its --version prints {said[:60]!r}"))
+    if not _VERSION.match(version):
+        return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, f"{why}its --version prints {version[:60]!r}"))
     return MacmonPoll(stream(pipe, parse_macmon, interval=interval, first=FIRST_LINE)())
 
 

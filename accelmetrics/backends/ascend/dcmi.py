@@ -98,10 +98,10 @@ def poll(library: Any, prefix: str) -> Iterator[DeviceSample]:
     """
     failures: list[Unavailable] = []
     driver = ctypes.create_string_buffer(ROOM)
-    is_told = getattr(library, f"{prefix}_get_driver_version", lambda *_: LACKING)(driver, 256) == 0
+    has_version = getattr(library, f"{prefix}_get_driver_version", lambda *_: LACKING)(driver, 256) == 0
     for ids, number in (_by_card if prefix == BY_CARD else _by_number)(library, failures):
         record = _read(library, prefix, ids)
-        record |= {"number": number, "driver": driver.value.decode("utf-8", "replace") if is_told else ""}
+        record |= {"number": number, "driver": driver.value.decode("utf-8", "replace") if has_version else ""}
         yield DeviceSample(record, _processes(library, prefix, ids), whole=f"card {ids[0]}" if prefix == BY_CARD else "")
     if failures:
         raise SourceError(*failures[0])

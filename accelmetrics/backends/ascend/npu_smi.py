@@ -103,7 +103,7 @@ IN_DETAILS = (
     Field("correctedMemoryErrorsAggregate", of_memory(ERRORS[2]), "1"),
     Field("uncorrectedMemoryErrorsAggregate", of_memory(ERRORS[3]), "1"),
     Field("retiredPagesDoubleBit", of_memory(ISOLATED), "1"),
-    Field("retiredPagesPending", of_memory(NEXT), "1", convert=lambda said: said if whole(said) is None else int(said != "0")),
+    Field("retiredPagesPending", of_memory(NEXT), "1", convert=lambda value: value if whole(value) is None else int(value != "0")),
 )
 _HEADER = re.compile(r"(?:\s*(?:NPU ID|Chip Count)\s*:[^\n]*\n|[^\S\n]*\n)*")
 _CHIP = r"\s*Chip (?:ID|Name)\s*:\s*(?P<chip>\S+)"
@@ -137,8 +137,8 @@ def programs(printed: str) -> tuple[dict[tuple[str, str], tuple[DeviceProcess, .
         here = whole(row.get("Process id in container")) if outside else None
         pid, memory = here or whole(row.get("Process id")), number(row.get("Process memory"), "MB", "By")
         if pid:
-            one = DeviceProcess(pid, "compute", None if isinstance(memory, Unavailable) else round(memory))
-            found[npu, row.get("Chip") or "0"] = (*found.get((npu, row.get("Chip") or "0"), ()), one)
+            process = DeviceProcess(pid, "compute", None if isinstance(memory, Unavailable) else round(memory))
+            found[npu, row.get("Chip") or "0"] = (*found.get((npu, row.get("Chip") or "0"), ()), process)
     return found, {npu for npu, _ in found} | set(re.findall(r"No running processes found in NPU (\d+)", printed))
 
 
@@ -175,7 +175,7 @@ class Chips:
             found.extend(table(listed, r"^\W*NPU\b.*\bName\b"))
         except SourceError as error:
             cut = error
-        users, told = programs(processes)
+        users, covered = programs(processes)
         several = any(row.get("Chip", "0") != "0" for row in found)
         self._numbers = {}
         for row in found:
@@ -188,7 +188,7 @@ class Chips:
             memory = "Memory-Usage" if row.get("HBM-Usage.1", "0 MB") == "0 MB" else "HBM-Usage"
             row["memory"] = [row.get(f"{memory}.{side}") for side in range(2)]
             self._numbers[row["npu"], row["chip"]] = row["number"]
-            yield DeviceSample(row, users.get((row["npu"], row["chip"]), () if row["npu"] in told else None))
+            yield DeviceSample(row, users.get((row["npu"], row["chip"]), () if row["npu"] in covered else None))
         # Raised after all complete rows, so that a table that is cut off still gives its complete devices.
         if cut is not None:
             raise cut

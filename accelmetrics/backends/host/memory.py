@@ -254,8 +254,8 @@ class CgroupCollector:
         self._known: bytes | None = None  # content of the membership file at the last look
         self._levels: list[Level] = []
         self._levels_due = -math.inf
-        self._lacks_events: Unavailable | None = None
-        self._begin("", "")
+        self._events_missing: Unavailable | None = None
+        self._reset("", "")
 
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
@@ -267,7 +267,7 @@ class CgroupCollector:
                 if membership != self._known or reader.now >= self._levels_due:
                     self._levels = find_levels(self._files, reader.pid, parse_path(membership))
                     self._known, self._levels_due = membership, reader.now + RARE_PACE
-                    self._lacks_events = None
+                    self._events_missing = None
             limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
             if exists(f"/proc/{reader.pid}"):
@@ -281,8 +281,8 @@ class CgroupCollector:
         reader.memory_levels, reader.cpu_quota, quota_directory = limits
         leaf = self._levels[0][0]
         if (leaf, quota_directory) != self._counted:
-            self._begin(leaf, quota_directory)
-        kills = self._lacks_events or self._read_kills()
+            self._reset(leaf, quota_directory)
+        kills = self._events_missing or self._read_kills()
         if isinstance(kills, Unavailable):
             reader.put("proc.memory.oomKills", kills)
         else:
@@ -293,7 +293,7 @@ class CgroupCollector:
         except (OSError, ValueError) as error:
             reader.put("proc.cpu.throttledPercent", reason_of(error, self._stat.path))
 
-    def _begin(self, leaf: str, quota_directory: str) -> None:
+    def _reset(self, leaf: str, quota_directory: str) -> None:
         """Start new counters: at first, and when the process or its tightest quota moves to another cgroup."""
         self._counted = leaf, quota_directory
         self._stat = self._files.keep(f"{quota_directory}/cpu.stat")
@@ -306,7 +306,7 @@ class CgroupCollector:
         except OSError as error:
             why = reason_of(error, self._events.path)
             # A level without the file is not tried again before the next look at the mounts.
-            self._lacks_events = why if error.errno == errno.ENOENT else None
+            self._events_missing = why if error.errno == errno.ENOENT else None
             return why
         return stat.get(b"oom_kill", Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill"))
 

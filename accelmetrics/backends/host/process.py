@@ -147,13 +147,13 @@ class LinuxProcesses:
                 self._on = parse_cpus(self._online.read().strip())
             except (OSError, ValueError):
                 self._on = ((0, (os.cpu_count() or 1) - 1),)
-        there = _in_common(self._on, self._on)
+        online = _in_common(self._on, self._on)
         try:
             usable = len(os.sched_getaffinity(self._pid)) if self._ours else _in_common(parse_allowed(self._status.read()), self._on)
         except (OSError, ValueError):
             # No limit is known, so the process may use all CPUs of the host.
-            usable = there
-        return usable or there, max(usable, there)
+            usable = online
+        return usable or online, max(usable, online)
 
     def descendants(self, progress: list[Any]) -> list[Process]:
         """Read all descendants. ``progress`` grows with each process that is read."""
@@ -205,13 +205,13 @@ class PsutilProcesses:
 
     def cpus(self) -> tuple[int, int]:
         """Return the number of CPUs that the process may use, and the number of CPUs."""
-        there = os.cpu_count() or 1
+        total = os.cpu_count() or 1
         # Windows and FreeBSD have an affinity, macOS has none.
         affinity = getattr(self._process, "cpu_affinity", None)
         try:
-            return (len(affinity()) if affinity is not None else 0) or there, there
+            return (len(affinity()) if affinity is not None else 0) or total, total
         except (OSError, self._psutil.Error):
-            return there, there
+            return total, total
 
     def _read(self, process: Any) -> Process:
         with process.oneshot():
@@ -236,7 +236,7 @@ def _sum(*times: Times) -> Times:
     return whole, user, system
 
 
-def _less(after: Times, before: Times) -> Times:
+def _difference(after: Times, before: Times) -> Times:
     """Return the difference of two readings, 0 where a clock went back."""
     return max(after[0] - before[0], 0), max(after[1] - before[1], 0), max(after[2] - before[2], 0)
 
@@ -269,21 +269,21 @@ class TreeCpuTime:
         """
         now = {process.key: process for process in members}
         last, self._last = self._last, now
-        handed = self._settle_missing(last, now)
+        inherited = self._inherited(last, now)
         used = _NO_TIME
         for key, process in now.items():
             before = last.get(key)
             if before is not None:
-                counted = _sum(before.waited, handed.get(key, _NO_TIME))
-                used = _sum(used, _less(process.own, before.own), _less(process.waited, counted))
+                counted = _sum(before.waited, inherited.get(key, _NO_TIME))
+                used = _sum(used, _difference(process.own, before.own), _difference(process.waited, counted))
             elif last and process.own[0] + process.waited[0] <= possible:
                 used = _sum(used, process.own, process.waited)
         return used, list(now.values())
 
-    def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], Times]:
+    def _inherited(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], Times]:
         """Return for each living member the time it inherited from ended members that was already counted."""
         by_pid = {process.pid: process for process in last.values()}
-        handed: dict[tuple[int, int], Times] = {}
+        inherited: dict[tuple[int, int], Times] = {}
         for key in last.keys() - now.keys():
             process = self._look(key[0])
             if process is not None and process.key == key:
@@ -293,13 +293,13 @@ class TreeCpuTime:
                     now[key] = process
                 continue
             # Its time was inherited by its nearest living ancestor.
-            heir, passed = by_pid.get(last[key].parent), {key[0]}
-            while heir is not None and heir.key not in now and heir.pid not in passed:
-                passed.add(heir.pid)
-                heir = by_pid.get(heir.parent)
-            if heir is not None and heir.key in now:
-                handed[heir.key] = _sum(handed.get(heir.key, _NO_TIME), last[key].own, last[key].waited)
-        return handed
+            ancestor, visited = by_pid.get(last[key].parent), {key[0]}
+            while ancestor is not None and ancestor.key not in now and ancestor.pid not in visited:
+                visited.add(ancestor.pid)
+                ancestor = by_pid.get(ancestor.parent)
+            if ancestor is not None and ancestor.key in now:
+                inherited[ancestor.key] = _sum(inherited.get(ancestor.key, _NO_TIME), last[key].own, last[key].waited)
+        return inherited
 
 
 def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> float | Unavailable:
@@ -349,13 +349,13 @@ def process_collector(processes: LinuxProcesses | PsutilProcesses, children: boo
         # Read directly after the CPU time, since earlier groups may have waited.
         now = reader.clock()
         elapsed = now - then if last is not None else 0.0
-        usable, there = processes.cpus()
+        usable, online = processes.cpus()
         members = [root, *processes.descendants(reader.progress)] if children else [root]
-        possible = elapsed * 1e9 * there + _NOISE * len(members)
+        possible = elapsed * 1e9 * online + _NOISE * len(members)
         if children:
             used, members = tree.advance(members, possible)
         else:
-            used = _less(root.own, (root if last is None else last).own)
+            used = _difference(root.own, (root if last is None else last).own)
         capacity = min(usable, reader.cpu_quota or usable)
         for key, spent in zip(SHARES, used, strict=True):
             reader.put(key, FIRST if last is None else cpu_share(spent, elapsed, possible, capacity))

@@ -95,8 +95,8 @@ class Psutil:
                     yield f"disk.{path}.usagePercent", Said(100 * usage.used / (usage.used + usage.free))
         disks = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
         for name, moved in disks.items():
-            for way, rate, count in (("in", "readBps", moved.read_bytes), ("out", "writeBps", moved.write_bytes)):
-                yield f"disk.{name}.{way}", Said(count / MIB, over="counter")
+            for direction, rate, count in (("in", "readBps", moved.read_bytes), ("out", "writeBps", moved.write_bytes)):
+                yield f"disk.{name}.{direction}", Said(count / MIB, over="counter")
                 yield f"disk.{name}.{rate}", Said(count, over="counter")
         # Only real disks have a `device` entry. Devices built on other disks (dm, md) would count the same bytes twice; memory and
         # files (ram, loop) are no disks.
@@ -123,8 +123,8 @@ def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
     # The reference's own formula: the backend computes idle time, this sums up the busy times.
     times = psutil.cpu_times(percpu=True)
     if len(times) == os.sysconf("SC_NPROCESSORS_CONF"):  # if a CPU is offline, psutil's positions are not CPU numbers
-        for number, one in enumerate(times):
-            busy = sum(value for name, value in one._asdict().items() if name not in ("idle", "iowait", "guest", "guest_nice"))
+        for number, cpu in enumerate(times):
+            busy = sum(value for name, value in cpu._asdict().items() if name not in ("idle", "iowait", "guest", "guest_nice"))
             yield f"cpu.{number}.cpu_percent", Said(100 * busy, step=100 * TICK, over="counter")
     cores = [entry.current for entry in psutil.sensors_temperatures().get("coretemp", ()) if entry.label.startswith("Core")]
     if cores:
@@ -133,9 +133,12 @@ def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
 
 def _network(psutil: Any) -> Iterator[tuple[str, Said | str]]:
     """Yield the traffic of all interfaces, without loopback and without ports of a bond or bridge, which counts their bytes too."""
-    loopbacks = {name for name, one in psutil.net_if_stats().items() if "loopback" in one.flags.split(",")}
+    loopbacks = {name for name, nic in psutil.net_if_stats().items() if "loopback" in nic.flags.split(",")}
     moved = psutil.net_io_counters(pernic=True, nowrap=False)
-    counted = [one for name, one in moved.items() if name not in loopbacks and not Path(f"/sys/class/net/{name}/master").exists()]
-    for key, count in (("network.recv", sum(one.bytes_recv for one in counted)), ("network.sent", sum(one.bytes_sent for one in counted))):
+    counted = [nic for name, nic in moved.items() if name not in loopbacks and not Path(f"/sys/class/net/{name}/master").exists()]
+    for key, count in (
+        ("network.recv", sum(nic.bytes_recv for nic in counted)),
+        ("network.sent", sum(nic.bytes_sent for nic in counted)),
+    ):
         yield key, Said(count, over="counter")
         yield f"{key}Bps", Said(count, over="counter")

@@ -131,8 +131,8 @@ class Program:
                 self.errors[name] = error
                 continue
             self.sections[name] = section
-            *way, last = BY_CORE.get(name, ("",))
-            cores = _part(section, *way).get(last)
+            *path, last = BY_CORE.get(name, ("",))
+            cores = _part(section, *path).get(last)
             if isinstance(cores, dict):
                 # Cores have numbers as keys. Newer tools have other keys next to them.
                 numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
@@ -261,18 +261,18 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
         watches: Whether the consumer watches a process.
         core: The core picked by ``LOCAL_RANK``, if any.
     """
-    chosen, none, whose = programs, "no program uses the Neuron devices", ""
+    chosen, none, owner = programs, "no program uses the Neuron devices", ""
     if options.watched:
         chosen = [program for program in chosen if watches(program.pid)]
-        whose = f"process {options.pid}"
-        none = f"{whose} uses no NeuronCore"
+        owner = f"process {options.pid}"
+        none = f"{owner} uses no NeuronCore"
     if core is not None:
         # A program with an error may be the one on the core. Its error explains more than an empty result.
         on_core = [program for program in chosen if any(core in cores for cores in program.cores.values())]
         chosen = on_core or [program for program in chosen if program.errors]
-        none = f"{whose} does not use core {core}" if whose else f"no program uses core {core}"
+        none = f"{owner} does not use core {core}" if owner else f"no program uses core {core}"
         none += ", which LOCAL_RANK picks"
-    return chosen, Unavailable(Reason.NOT_IN_USE, none), whose
+    return chosen, Unavailable(Reason.NOT_IN_USE, none), owner
 
 
 class CoreTotals(DeviceRecord):
@@ -285,7 +285,7 @@ class CoreTotals(DeviceRecord):
     def get(self, place: str) -> object:
         """Return the sum of ``section.name`` over the programs on the core; None if no program has the value."""
         section, name = place.split(".")
-        programs, none, whose = self._chosen
+        programs, none, owner = self._chosen
         users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
         if users:
             parts = [checked_number(user[name]) for user in users if user.get(name) is not None]
@@ -295,7 +295,7 @@ class CoreTotals(DeviceRecord):
             return error or none
         if not any(section in program.cores for program in programs):
             return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not print {section} by core")
-        return Unavailable(Reason.NOT_IN_USE, f"{whose} does not use core {self._core}" if whose else f"no program uses core {self._core}")
+        return Unavailable(Reason.NOT_IN_USE, f"{owner} does not use core {self._core}" if owner else f"no program uses core {self._core}")
 
 
 class MachineTotals(DeviceRecord):
@@ -311,30 +311,30 @@ class MachineTotals(DeviceRecord):
 
     def get(self, place: str) -> object:
         """Return the sum over the programs; the largest value for a latency."""
-        section, *way = place.split(".")
+        section, *path = place.split(".")
         programs, none, _ = self._chosen
         if section == PROGRAMS:
             return len(programs)
         if section == HARDWARE:
-            return self._report.fixed(way[0]) or _error(self._report.hardware) or NOT_PRINTED
+            return self._report.fixed(path[0]) or _error(self._report.hardware) or NOT_PRINTED
         if section == CHIPS:
-            counted = self._report.ecc.get(int(way[0]), {}).get(way[1])
+            counted = self._report.ecc.get(int(path[0]), {}).get(path[1])
             return checked_number(counted) if counted is not None else self._report.ecc_error or NOT_PRINTED
         if not programs:
             return none
         parts: list[Value] = []
         for program in programs:
-            raw = _part(program.sections.get(section), *way[:-1]).get(way[-1])
+            raw = _part(program.sections.get(section), *path[:-1]).get(path[-1])
             if section in program.errors:
                 parts.append(program.errors[section])
             elif raw is not None:
                 parts.append(checked_number(raw))
             # Every program has these values; a missing one would make the sum too small. A latency is missing if a
             # program executed nothing.
-            elif way[0] != LATENCY:
+            elif path[0] != LATENCY:
                 return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
         added = total(parts)
-        if way[0] != LATENCY or isinstance(added, Unavailable):
+        if path[0] != LATENCY or isinstance(added, Unavailable):
             return added
         return max((part for part in parts if not isinstance(part, Unavailable)), default=IDLE)
 

@@ -82,13 +82,13 @@ class Directory(DeviceDirectory):
         """Return the value at a place, or why it is missing."""
         if place == "@number":
             return self._number
-        said = super().get(place)
-        if said is None:
+        value = super().get(place)
+        if value is None:
             return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {self.path.removeprefix(ROOT)}/{place} ({MOVED})")
-        return NEVER_COUNTED if said == "0" and place.startswith(_COUNTED) else said
+        return NEVER_COUNTED if value == "0" and place.startswith(_COUNTED) else value
 
 
-_UNTOLD = DeviceRecord({str(row.where).lower(): NOT_BY_PROCESS for row in FIELDS if not isinstance(row, Derived)})
+_NO_VALUES = DeviceRecord({str(row.where).lower(): NOT_BY_PROCESS for row in FIELDS if not isinstance(row, Derived)})
 """Record of a core for a consumer that watches a process: every value is missing."""
 
 
@@ -155,7 +155,7 @@ class CounterPoll:
             return Machine(chips, cores, most, options.watched)
 
         def scoped(core: Directory, options: ReadOptions, _: object) -> DeviceRecord:
-            return _UNTOLD if options.watched else core
+            return _NO_VALUES if options.watched else core
 
         samples = [DeviceSample(core, NOT_BY_PROCESS, begin=core.begin, scoped=partial(scoped, core)) for core in cores]
         return [*samples, DeviceSample({}, begin=begin, machine=True, scoped=machine)]
@@ -168,14 +168,14 @@ class CounterPoll:
         self._files.close()
 
 
-def power_of(position: int, said: object) -> object:
+def power_of(position: int, printed: object) -> object:
     """Return one number of ``<status>,<time>,<min>,<max>,<avg>``, or why there is none."""
-    status, *numbers = str(said).strip().split(",")
+    status, *numbers = str(printed).strip().split(",")
     # Without a valid status the driver prints 0.00, which is no measured value.
     if status == NO_SAMPLE:
         return Unavailable(Reason.NOT_SUPPORTED, "the driver has no sample of the power")
     if status != VALID or len(numbers) != 1 + len(POWER):
-        return Unavailable(Reason.DRIVER_ERROR, f"the driver could not sample the power: {quoted(said)}")
+        return Unavailable(Reason.DRIVER_ERROR, f"the driver could not sample the power: {quoted(printed)}")
     return numbers[1 + position]
 
 
@@ -183,8 +183,8 @@ def open_power() -> PollOnce:
     """Return the poll of the power of all chips. It keeps no file open."""
 
     def poll() -> Iterable[DeviceSample]:
-        said = {str(chip): read_text(f"{ROOT}/neuron{chip}/{POWER_FILE}") for chip in neuron.chips()}
-        return [DeviceSample({_CHIP: {chip: {"power": power} for chip, power in said.items() if power}}, machine=True)]
+        powers = {str(chip): read_text(f"{ROOT}/neuron{chip}/{POWER_FILE}") for chip in neuron.chips()}
+        return [DeviceSample({_CHIP: {chip: {"power": power} for chip, power in powers.items() if power}}, machine=True)]
 
     return poll
 

@@ -126,10 +126,10 @@ def detect() -> Detection:
         flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)
         advice.append(f"in a container, start it with {' '.join(flags)} (google.com/tpu in Kubernetes)")
     for module, package in REQUIRED.items():
-        there = None
+        spec = None
         with suppress(ImportError):  # raised if a parent package is missing
-            there = find_spec(module)
-        if there is None:
+            spec = find_spec(module)
+        if spec is None:
             evidence += f"; {package}, which reads their runtime, is not installed"
             advice.append(MissingDependencyError(package, EXTRA).advice)
     return Detection(True, evidence, sum(chip.devices for chip in found), "; ".join(dict.fromkeys(advice)))

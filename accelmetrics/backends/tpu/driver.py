@@ -144,7 +144,7 @@ class TpuDriver:
         self._sdk = Sdk(SDK_NAMES, clock)
         self._needed: set[str] = set()  # names that any reader has needed so far
         self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
-        self._looked_at = -math.inf
+        self._holders_read_at = -math.inf
         # Connections must not stay open if the rest fails.
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
@@ -186,8 +186,8 @@ class TpuDriver:
 
     def _ask(self, needed: frozenset[str], progress: list[Any], wait: float = 0.0) -> list[PortAnswers]:
         now = self._clock.monotonic()
-        if now - self._looked_at >= HOLDERS_INTERVAL:
-            self._looked_at = now
+        if now - self._holders_read_at >= HOLDERS_INTERVAL:
+            self._holders_read_at = now
             self._holders.look(progress)
         answers = self._runtimes.ask([name for name in GRPC_NAMES if name in needed], progress)
         # libtpu crashes on machines without a TPU, so the SDK is asked only if there are chips and a program uses them.
@@ -312,11 +312,11 @@ class TpuReader:
         self._driver = driver
         self._needed = needed
         self._reads = bool(needed) or processes
-        self._had: dict[int, int] = {}
+        self._returned: dict[int, int] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         """Return the unit's part of the latest poll."""
         if not self._reads:
             return Reading(processes=NOT_NEEDED if unit < len(self._driver.devices) else None)
-        self._had[unit], _, _, readings = self._driver.poll(self._had.get(unit, 0), self._needed, progress)
+        self._returned[unit], _, _, readings = self._driver.poll(self._returned.get(unit, 0), self._needed, progress)
         return readings[unit]

@@ -128,8 +128,8 @@ def metric_response(data: bytes) -> list[MetricMessage]:
     for metric in response.metric.metrics:
         attribute = metric.attribute
         attributes = attribute.value.list.attributes or ([attribute] if metric.HasField("attribute") else [])
-        about = {_text(each.key): _scalar(each.value) for each in attributes[:MAX_ELEMENTS]}
-        found.append((about, metric.timestamp.seconds, _measure(metric)))
+        labels = {_text(each.key): _scalar(each.value) for each in attributes[:MAX_ELEMENTS]}
+        found.append((labels, metric.timestamp.seconds, _measure(metric)))
     return found
 
 
@@ -245,7 +245,7 @@ class _Port:
 
     def connect(self, now: float) -> None:
         """Connect if a runtime listens, and start to ask for the list of metrics if that is due."""
-        self._failure = self._knock() if self._channel is None else None
+        self._failure = self._connection_failure() if self._channel is None else None
         if self._failure is not None:
             return
         if self._channel is None:
@@ -262,7 +262,7 @@ class _Port:
         if channel is not None:
             channel.close()
 
-    def _knock(self) -> Unavailable | None:
+    def _connection_failure(self) -> Unavailable | None:
         """Return why nothing listens on the port; None if something does."""
         try:
             # A plain connection fails at once. A gRPC channel reports a failure only after its own attempts.
@@ -308,7 +308,7 @@ class _Port:
             if failures[0].reason == Reason.DRIVER_UNAVAILABLE:
                 # All calls failed: the program has ended, or another kind of server listens on the port.
                 self.disconnect()
-                return self._number, self._knock() or failures[0], {}
+                return self._number, self._connection_failure() or failures[0], {}
             # No call returned in time, so this is the reason of the whole port.
             if failures[0].reason == Reason.TIMED_OUT:
                 self._failure = failures[0]

@@ -68,10 +68,10 @@ class SdkReading(NamedTuple):
         """Return the answer of the first name that has values, else a reason."""
         found = [self.metrics.get(name, self.otherwise) for name in names]
         # Some releases know a name and return an empty list under it.
-        for one in found:
-            if not isinstance(one, Unavailable) and one[1]:
-                return one
-        if not all(isinstance(one, Unavailable) for one in found):
+        for answer in found:
+            if not isinstance(answer, Unavailable) and answer[1]:
+                return answer
+        if not all(isinstance(answer, Unavailable) for answer in found):
             return Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK has no values of it")
         return found[0] if found else self.otherwise
 
