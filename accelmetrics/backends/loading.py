@@ -85,6 +85,7 @@ class LoadingLock:
 
 
 loading = LoadingLock()
+# The child of a fork gets a copy of the lock in its current state, so the fork itself takes the lock first.
 at_fork(before=loading.before_fork, after_in_parent=loading.after_in_parent, after_in_child=loading.after_in_child)
 
 

@@ -215,7 +215,7 @@ ROOM, MOST_PROCESSES = 4096, 1024
 HOLDER, ENTRY, GPUS_OF_HOLDER = struct.Struct("@I64sI"), struct.Struct("@32sI4xQ"), 64
 """Layout of a process, layout of its use of one GPU, and the number of GPUs in the struct."""
 AT_REST_BITS = 0x1 | 0x2 | 0x400
-"""Throttle reasons that slow no work down: idle, limits of applications, low usage."""
+"""Reasons that do not count as throttling: idle, limits that applications have set, low usage."""
 
 
 def _link(speed: float) -> object:

@@ -13,11 +13,11 @@ The module describes the library's structures, which change from release to rele
 writes beyond its buffers. So the versions of module and library are compared before a module is loaded:
 
 1. the library is searched where ROCm installs it. Without a library no module is imported, since the import would print text and raise
-``KeyError``;
+   ``KeyError``;
 2. the module that ROCm installed (``share/amd_smi``) is preferred, then one on Python's path;
 3. the version of a module is read from its text. It must equal the library's version (``26.0.2``), or the version of the library's ROCm
-release (``7.0.2``), by which modules on PyPI are numbered. For a module that ROCm installed, the first two numbers suffice: ROCm 6.0 ships
-23.4.2 with a library of version 23.4.0;
+   release (``7.0.2``), by which modules on PyPI are numbered. For a module that ROCm installed, the first two numbers suffice: ROCm 6.0
+   ships 23.4.2 with a library of version 23.4.0;
 4. after loading, the module must have loaded the same library that it was compared with.
 
 The library's file name has the first two numbers (``libamd_smi.so.24.7.60300``). The library itself reports its version only after
@@ -277,7 +277,7 @@ REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says
 GPUS = 2
 """Argument of ``amdsmi_init`` that initialises GPUs only."""
 YEAR = 23
-"""Versions are numbered by the year since 2023. The file of ROCm 5.7 may have a placeholder, ``libamd_smi.so.1.0.50700``."""
+"""First number of a version: since 2023 it is the year. The file of ROCm 5.7 may have a placeholder, ``libamd_smi.so.1.0.50700``."""
 
 _VERSION = re.compile(r"^(?:__)?version(?:__)?\s*=\s*[\"'](\d+\.\d+\.\d+)", re.MULTILINE)
 _FILE = re.compile(r"libamd_smi\.so\.(\d+\.\d+)(?:\.\d+)*", re.ASCII)
@@ -458,7 +458,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
 
 OVERDUE = Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
 FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
-"""Seconds for which a call may take: normally, and after a call hung, until the module has answered again."""
+"""Seconds that a call may take: normally, and after a call hung, until the module has answered again."""
 SLICE = 0.05
 """Seconds between two looks at a call's progress, and the most that one look adds: a busy interpreter is no hanging driver."""
 

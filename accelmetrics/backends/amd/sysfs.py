@@ -1,14 +1,13 @@
 """A card's files below ``/sys/bus/pci/devices``, as a record, and the table of metrics with their files.
 
 Values that change quickly are read each time, others every ten seconds. ``pcie_bw`` is never read, since the kernel takes a second to
-answer. A missing file is looked up again each time, because it may appear later (sensors appear when the card wakes).
+answer. A missing file is looked up again every ten seconds, because it may appear later (sensors appear when the card wakes).
 
 Places in the record are the names of files. ``hwmon:`` precedes the label of a sensor, ``gpu_metrics:`` a field of that table in the units
 of the sensor files (0.001 °C, microwatts, hertz, microjoules).
 
 Known traps:
 
-- Power is ``power1_average`` on older cards and ``power1_input`` on newer ones; a card has one or both.
 - The second die of an MI250 has a power, a cap and an energy counter of 0. The values of the package are those of the first die.
 - Cards since Navi contain a PCIe switch. The link of the GPU itself is inside the card and always at its best. The link that matters is
   that of the outermost bridge with AMD's vendor id. If no bridge can be read (in a virtual machine, or a container without them),
@@ -341,7 +340,7 @@ class Card:
         try:
             return self._kept[name].read()
         except (FileNotFoundError, NotADirectoryError):
-            # A card has a third of the files. To look for the others at every reading costs as much as to read these.
+            # A card has a third of the files. Looking for the others at every reading costs as much as reading these.
             self._absent.add(name)
             return None
         except OSError as error:
