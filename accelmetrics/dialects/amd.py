@@ -26,8 +26,8 @@ from accelmetrics.dialects.tables import (
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
 
+# GT/s by PCIe generation.
 _TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
-"""GT/s by PCIe generation."""
 # Architecture prefixes of MI300 and later. These have no edge sensor and report the current power of the socket.
 _SOCKETS = ("gfx94", "gfx95")
 

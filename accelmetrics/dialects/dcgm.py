@@ -46,6 +46,7 @@ def _clock_reasons(values: Values, _: DeviceIdentity) -> Number | None:
     return sum(known) if known else None
 
 
+# Metric names in the order of the bits of NVML's mask.
 _CLOCK_REASONS = tuple(
     f"throttle.{reason}"
     for reason in (
@@ -53,7 +54,6 @@ _CLOCK_REASONS = tuple(
         *("swThermalSlowdown", "hwThermalSlowdown", "hwPowerBrakeSlowdown", "displayClockSetting"),
     )
 )
-"""Metric names in the order of the bits of NVML's mask."""
 _MASK = Computed("a bit for each of throttle.…, in NVML's order", "1", _clock_reasons)
 _HELD_DOWN = "Why the clocks are held down, as a mask of bits."
 XID = "DCGM_FI_DEV_XID_ERRORS"

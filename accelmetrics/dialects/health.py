@@ -29,8 +29,8 @@ LONGEST = 3.0
 
 # Labels
 
+# Scheduler by the first word of a label, as in slurm.job.id.
 _SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
-"""Scheduler by the first word of a label, as in ``slurm.job.id``."""
 # Label names that are usual in dashboards, by the name that the scheduler's label has.
 _SHORT = {
     "id": "job_id",

@@ -186,8 +186,8 @@ NVIDIA_SMI = FunctionDialect("nvidia-smi", "the fields of nvidia-smi --query-gpu
 # nvidia_gpu_exporter
 
 PREFIX = "nvidia_smi_"
+# Suffix of the exporter's name, and its base unit, by the unit of the query.
 _SUFFIXES = {"MiBy": ("_bytes", "By"), "%": ("_ratio", "1"), "W": ("_watts", "W"), "MHz": ("_clock_hz", "Hz")}
-"""Suffix of the exporter's name, and its base unit, by the unit of the query."""
 
 
 def _series(row: DialectRow) -> DialectRow:

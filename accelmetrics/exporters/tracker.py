@@ -186,13 +186,13 @@ class AimExporter(Tracker):
             self._run.track(float(value), name=name, step=step, context=context)  # a metric's values are of one type
 
 
+# ClearML's automatic hooks into a program, all to be switched off. auto_connect_frameworks=False would leave detect_repository on. That
+# hook runs git while ClearML forks its reporter. The reporter may inherit the pipe on which the start of git waits, and Task.close then
+# hangs for 300 s.
 _CONNECTED = (
     *("catboost", "detect_repository", "fastai", "gradio", "hydra", "joblib", "lightgbm", "matplotlib", "megengine", "pytorch", "scikit"),
     *("tensorboard", "tensorflow", "xgboost"),
 )
-"""ClearML's automatic hooks into a program, all to be switched off. ``auto_connect_frameworks=False`` would leave ``detect_repository`` on.
-That hook runs git while ClearML forks its reporter. The reporter may inherit the pipe on which the start of git waits, and ``Task.close``
-then hangs for 300 s."""
 
 
 class ClearmlExporter(Tracker):
