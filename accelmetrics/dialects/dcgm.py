@@ -42,6 +42,7 @@ def _used_share(values: Values, _: DeviceIdentity) -> Number | None:
 
 
 def _clock_reasons(values: Values, _: DeviceIdentity) -> Number | None:
+    # Reasons that the device does not report count as 0, as long as it reports any.
     known = [bool(values[name]) << bit for bit, name in enumerate(_CLOCK_REASONS) if name in values]
     return sum(known) if known else None
 
@@ -325,6 +326,7 @@ def _told(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: in
     values = snapshot.values_of(slot.key)
     for point in _TABLE.points(snapshot, slot, labels):
         if point.name == XID:
+            # The exporter's gauge has only the last code and never resets. Here each code has a series.
             codes = tuple(xid_errors(values)) or (point.value,)
             for xid in codes:
                 words = meaning(int(xid)) if xid else "no error"

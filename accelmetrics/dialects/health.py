@@ -129,6 +129,7 @@ class HealthHistory(NamedTuple):
                 for error in reasons or {status.status}:
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
         # Administrators create and remove partitions, so only the partitions of this record are expected.
+        # A device keeps its identity when it dies, so that its series continue.
         whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
         slots = {**whole, **{slot.key: slot for slot in taken.identities}}
         seconds = 0.0  # since the previous reading; 0 after a gap that is too long or if the clock was set back

@@ -153,6 +153,7 @@ def _info(slot: DeviceSlot) -> Point:
         "partition": slot.key.partition(f".{PARTITION}.")[2],
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
+    # An unknown attribute has no label: a placeholder would look like a value.
     labels = {**identity_labels(slot), **{name: value for name, value in labels.items() if value}}
     return Point("accel_info", 1, labels, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
@@ -199,6 +200,7 @@ def told_points(record: Record) -> Iterator[Point]:
     for finding in record.findings:
         about = identities.get(finding.key) or ({"key": finding.key} if finding.key else {})
         yield Point("accel_finding", 1, {**about, "rule": finding.rule, "severity": finding.severity}, "gauge", "1", _FINDING)
+    # A scrape sees only the current value, so of several steps since the last reading the latest value is enough.
     latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
         values = under_one_name(step.values)

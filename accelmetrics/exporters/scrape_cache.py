@@ -222,6 +222,7 @@ class ScrapeCache:
     def snapshot(self, packed: bool = False) -> bytes | None:
         """Return the latest snapshot as JSON, compressed with gzip if ``packed``; None if there is no recent one."""
         latest = self._latest
+        # Other exporters keep serving frozen values while a driver hangs. An old snapshot is therefore no answer at all.
         if latest.record is None or not self._is_fresh(latest):
             return None
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
@@ -405,6 +406,7 @@ def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
     return f"_{found}" if not found or found[0].isdigit() else found
 
 
+# A label may come from a job file that a user writes, so it can contain anything.
 def _value(value: str) -> str:
     """Return a label's value without control characters, in valid UTF-8, cut to the maximum length at a character boundary."""
     if value.isascii() and value.isprintable() and len(value) <= MAX_LABEL_BYTES:

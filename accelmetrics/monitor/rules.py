@@ -167,12 +167,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
+# Codes that mean a hardware fault, codes that programs usually cause, and codes that report corrected errors.
 _XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
 _UNCORRECTED = ("uncorrectedEccErrors", "uncorrectedMemoryErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors")
 _TO_DRAIN = "Drain the node, reset the GPU, and have it replaced if the error returns."
 _COOL = "Check fans, air flow and inlet temperature, and what the devices beside it draw."
 
 RULES: tuple[Rule, ...] = (
+    # AWS HyperPod's health checks have the same limits: 80 °C for a warning, 85 °C for a critical finding.
     Rule(
         "hot",
         "warning",
@@ -201,6 +203,7 @@ RULES: tuple[Rule, ...] = (
         needs=(TEMPERATURE,),
         options={"metric": TEMPERATURE},
     ),
+    # NVSentinel watches the same margin.
     Rule(
         "near_slowdown",
         "warning",
@@ -214,6 +217,7 @@ RULES: tuple[Rule, ...] = (
         clear_seconds=120,
         needs=(TEMPERATURE, ("tempLimit.slowdown", "tempMargin")),
     ),
+    # Only for information: some programs reserve all memory at once.
     Rule(
         "memory_full",
         "info",
@@ -228,6 +232,8 @@ RULES: tuple[Rule, ...] = (
         needs=(MEMORY_PERCENT,),
         options={"metric": MEMORY_PERCENT},
     ),
+    # Idle clocks and the software power cap are normal and do not count.
+    # gpud has a similar limit: 0.6 events per minute over 10 minutes.
     Rule(
         "throttled",
         "warning",
@@ -240,6 +246,7 @@ RULES: tuple[Rule, ...] = (
         needs=(UTILIZATION, SLOWED),
         options={"span": 300.0, "load": float(LOADED)},
     ),
+    # Errors before the first reading count too, as far as counters hold them. They expire after an hour.
     Rule(
         "ecc_uncorrected",
         "critical",
@@ -295,6 +302,7 @@ RULES: tuple[Rule, ...] = (
         "Drain the node and do what the driver asks: reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot.",
         above=0,
     ),
+    # The groups of codes follow NVIDIA's catalogue. Findings expire, unlike dcgm-exporter's gauge of the last code.
     Rule(
         "xid_hardware",
         "critical",
@@ -409,6 +417,7 @@ RULES: tuple[Rule, ...] = (
         clear=0,
         clear_seconds=60,
     ),
+    # HyperPod's agent also compares the number of devices with the expected one.
     Rule(
         "device_missing",
         "critical",
@@ -420,6 +429,7 @@ RULES: tuple[Rule, ...] = (
         seconds=120,
         clear_seconds=60,
     ),
+    # Clusters care: Princeton's cancels jobs whose GPUs are idle for two hours.
     Rule(
         "idle_held",
         "info",
@@ -434,6 +444,7 @@ RULES: tuple[Rule, ...] = (
         needs=(UTILIZATION, MEMORY_USED),
         options={"held_bytes": 1e9},
     ),
+    # NVRx and Megatron compare ranks by kernel times, with limits of 0.75 and 0.7. Here only clocks are known.
     Rule(
         "straggler",
         "warning",
@@ -472,6 +483,7 @@ RULES: tuple[Rule, ...] = (
         needs=(MEMORY_PERCENT,),
         options={"span": 3600.0, "parts": 6, "hours": 24.0},
     ),
+    # Hugging Face's trainer logs a loss of 0.0 beside a norm that is NaN.
     Rule(
         "non_finite",
         "critical",
@@ -495,6 +507,7 @@ RULES: tuple[Rule, ...] = (
         logged=NORM,
         options={"warm_up": 100, "steps": 10},
     ),
+    # Constants of ZClip: a score above 2.5, and a moving average with weight 0.97.
     Rule(
         "gradient_jump",
         "warning",
@@ -508,6 +521,7 @@ RULES: tuple[Rule, ...] = (
         logged=NORM,
         options={"weight": 0.97, "usual": 2.5, "warm_up": 100, "steps": 5, "times": 10},
     ),
+    # Megatron's SPIKY_LOSS_FACTOR is 10 too. Lightning's SpikeDetection also has a window of 10.
     Rule(
         "loss_spike",
         "warning",
@@ -533,6 +547,7 @@ RULES: tuple[Rule, ...] = (
         logged=LOSS,
         options={"least": 100, "unsure": 1.0},
     ),
+    # NVRx expects a heartbeat every 300 s, and the first one within 1800 s.
     Rule(
         "hang",
         "critical",
@@ -547,6 +562,7 @@ RULES: tuple[Rule, ...] = (
         logged=ANY,
         options={"load": 99.0, "power": 40.0, "least": 300.0, "times": 10, "first": 1800.0},
     ),
+    # Google's ml-goodput defines goodput as productive time divided by elapsed time.
     Rule(
         "goodput",
         "info",
