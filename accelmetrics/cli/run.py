@@ -37,11 +37,11 @@ from accelmetrics.cli.run_tokens import TokenFile, TokenLines, TokenOutput, Toke
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.record import Exporter
+from accelmetrics.schemas.record import COMMAND, Exporter, done_by_command, rates
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import MIB, cells, celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
-from accelmetrics.views.summaries import as_json, folded, of_devices, of_process, of_window, readings, work_text
+from accelmetrics.views.summaries import as_json, folded, of_devices, of_process, of_window, readings, work_of_devices, work_text
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.compat.feed import NvmlFeed
@@ -86,7 +86,8 @@ OPTIONS: arguments.Groups = {
             "type": token_pattern,
             "metavar": "REGEX",
             "help": "count the tokens that lines of the command's output tell of: those of a line in the first group, or a running total "
-            "in the group `total`, as in 'seen: (?P<total>[0-9]+)'",
+            "in the group `total`, as in 'seen: (?P<total>[0-9]+)'; tokens per second are over the command's whole time, here and in "
+            "`report` of a recording",
         },
         "--tokens-file": {
             "type": settings.path.parse,
@@ -188,18 +189,22 @@ def _run(
                 lines = TokenLines(options.tokens_from, lambda number: watching.log(tokens=number))
                 tokens = TokenFile(lines, options.tokens_file) if options.tokens_file else TokenOutput(lines)
             pid, began = start(command, signals, {**row.environment, **more}, tokens.redirected), time.monotonic()
-        watching = monitor(options, chosen, pid=pid, children=True).start()
-        with watching.window("command") as window:
-            if lines is not None:
-                watching.log(tokens=0)  # what the first tokens took is since then
-            tokens.begin()
-            status, ended_by, seconds, cpu_seconds = attend(pid, began, signals, draw, row.release)
-            tokens.finish(lambda: (signals.next() or (None,))[0] in ENDING)
+        watching = monitor(options, chosen, pid=pid, children=True)
+        whole = watching.window().begin()  # until after the last reading: each that is recorded is in it
+        watching.start()
+        window = watching.window(COMMAND).begin(began)
+        if lines is not None:
+            watching.log(tokens=0)  # what the first tokens took is since then
+        tokens.begin()
+        status, ended_by, seconds, cpu_seconds = attend(pid, began, signals, draw, row.release)
+        tokens.finish(lambda: (signals.next() or (None,))[0] in ENDING)
+        window.end()
     finally:
         row.close()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
-    work = {} if lines is None or not lines.count else {"tokens": _work(lines.count, seconds, window)}
+    whole.end()
+    work = {} if lines is None or not lines.count else {"tokens": _work(lines.count, window.duration, whole)}
     stats = {
         "schema_version": STATS_VERSION,
         "command": command,
@@ -238,17 +243,18 @@ def _run(
     return status
 
 
-def _work(count: float, seconds: float, window: Window) -> dict[str, float]:
-    """Return how much was done in the whole run of the command: per second, and per joule of its devices where that is known.
+def _work(count: float, seconds: float, read: Window) -> dict[str, Any]:
+    """Return how much was done in a command's whole time: per second, and per joule or why that is not known.
 
-    Energy is measured between readings, for less time than a short command takes: so work per joule is by the mean power.
+    Args:
+        count: How much was done.
+        seconds: The time of the command.
+        read: All readings, as a recording has them, so that `report` says the same.
     """
-    powers = [used.joules / used.seconds for used in window.energy_joules.values() if used.seconds > 0]
-    found = {"total": count, "per_second": count / seconds}
-    if sum(powers) > 0:
-        per_joule = count / seconds / sum(powers)
-        found |= {"per_joule": per_joule, "per_joule_of_mean_device": per_joule * len(powers)}
-    return found
+    powers = [used.joules / used.seconds for used in read.energy_joules.values() if used.seconds > 0]
+    done = done_by_command(count, seconds, sum(powers))
+    found = work_of_devices(rates({("tokens", (None, "")): done})["tokens"], len(powers))
+    return {"total": count, **{name: value for name, value in found.items() if value is not None}}
 
 
 def live_line(snapshot: Snapshot, now: float, columns: int) -> str:

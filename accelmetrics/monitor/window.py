@@ -213,8 +213,11 @@ class Window:
         # Cached results: the number of their last row, or FINAL; the statistics; and the results by the function that computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
 
-    def begin(self) -> Self:
+    def begin(self, at: float | None = None) -> Self:
         """Begin the window. This is possible only once.
+
+        Args:
+            at: The past moment of ``time.monotonic`` at which it began, as of a process that was started before the monitor.
 
         Raises:
             InvalidOptionError: It has already begun.
@@ -224,7 +227,7 @@ class Window:
         self._pid = os.getpid()
         self._before = self._owner.ring.newest(2)
         self.read = self._before[-1].number if self._before else 0
-        self._begin = self._owner.now()
+        self._begin = self._owner.now() if at is None else at
         self._owner.admit(self)
         return self
 

@@ -464,6 +464,19 @@ class Done(NamedTuple):
     joules: float = 0.0
 
 
+COMMAND = "command"
+"""The window of a command from its start to its end, in recordings of ``accelmetrics run``."""
+
+
+def done_by_command(amount: float, seconds: float, watts: float) -> Done:
+    """Return the work of a command that ran so many seconds on devices of this mean power; 0 where no power is known.
+
+    All of its time counts, also that before the first step and after the last one: a user pays for it. Its energy is that of the mean
+    power, because readings cover less than the time of a short command.
+    """
+    return Done(amount, seconds, amount if watts else 0.0, seconds * watts)
+
+
 Totals = Mapping[tuple[str, StepSource], Done]
 """The work so far, by kind of work and process."""
 

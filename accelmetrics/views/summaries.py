@@ -266,7 +266,23 @@ def energy_text(joules: float | None) -> str:
     return NONE if joules is None else energy(joules)
 
 
-def work_text(name: str, work: Mapping[str, float | None]) -> str:
+def work_of_devices(rate: Mapping[str, float | None], devices: int) -> Plain:
+    """Return the rates of work, also by the mean power of one device, with the reason where a number is None.
+
+    Args:
+        rate: The work per second and per joule.
+        devices: How many devices have a known energy.
+    """
+    per_joule = rate["per_joule"]
+    found: Plain = {**rate, "per_joule_of_mean_device": per_joule * devices if per_joule is not None and devices else None}
+    if not devices:
+        found["reason"] = "no energy is known: that takes two readings of a device that reports power or energy"
+    elif per_joule is None:
+        found["reason"] = "no step has a known energy: that takes a reading before the step and one after it"
+    return found
+
+
+def work_text(name: str, work: Plain) -> str:
     """Return how fast work was done, and per joule where that is known."""
     said = f"{name}: {work['per_second']:.1f} per second"
     per_joule, mean = work.get("per_joule"), work.get("per_joule_of_mean_device")

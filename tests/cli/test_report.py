@@ -182,6 +182,9 @@ def test_throttling_is_told_by_reason(tmp_path: Path) -> None:
     assert "throttled, power cap: gpu.0 for 4.0 s" in report(path)
 
 
+NO_ENERGY = "no energy is known: that takes two readings of a device that reports power or energy"
+
+
 def test_work_of_ranks_adds_up(tmp_path: Path) -> None:
     """In one recording that has the steps of both, and beside the other rank's own: none is counted twice."""
     logged = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}
@@ -190,7 +193,12 @@ def test_work_of_ranks_adds_up(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{rank}.jsonl", records) for rank, records in both.items()]
     for given in (paths[:1], paths[1:], paths):
         assert summary(*given)["work"] == {
-            "tokens": {"per_second": pytest.approx(1000.0), "per_joule": pytest.approx(5.0), "per_joule_of_mean_device": None}
+            "tokens": {
+                "per_second": pytest.approx(1000.0),
+                "per_joule": pytest.approx(5.0),
+                "per_joule_of_mean_device": None,
+                "reason": NO_ENERGY,
+            }
         }
 
 
@@ -200,7 +208,12 @@ def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
     steps = tuple(Step(int((START + second) * 1e9), second, values) for second in (1, 2))
     path = write(tmp_path / "work.jsonl", [record(0, {}), record(2, {}, steps=steps)])
     assert summary(path)["work"] == {
-        "tokens": {"per_second": pytest.approx(500.0), "per_joule": pytest.approx(5.0), "per_joule_of_mean_device": None}
+        "tokens": {
+            "per_second": pytest.approx(500.0),
+            "per_joule": pytest.approx(5.0),
+            "per_joule_of_mean_device": None,
+            "reason": NO_ENERGY,
+        }
     }
     assert "## Power efficiency\n\n- tokens: 500.0 per second, 5 per joule" in report(path, "--format", "markdown")
 

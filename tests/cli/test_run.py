@@ -375,13 +375,33 @@ def test_tokens_of_what_is_printed(tmp_path: Path, simulator: NvmlSimulator) -> 
     done, found = tokens_of(tmp_path, simulator, BENCHMARK, "--tokens-from", "([0-9,]+) tokens")
     assert done.stdout == "no number here: tokens\n" + "generated 1,000 tokens\n" * 3 + "500 tokens"
     assert found["total"] == 3500
-    stats = json.loads((tmp_path / "stats.json").read_text())
-    assert found["per_second"] == pytest.approx(3500 / stats["duration_seconds"])
     assert found["per_joule"] == pytest.approx(found["per_second"] / 400)
     assert found["per_joule_of_mean_device"] == pytest.approx(found["per_second"] / 200)
     assert f"tokens: {found['per_second']:.1f} per second" in done.stderr
     steps = [step.values["tokens"] for record in read_records(tmp_path / "run.jsonl") for step in record.steps]
     assert steps == [0, 1000, 1000, 1000, 500]
+
+
+@pytest.mark.parametrize("power", [250_000, None])
+def test_stats_and_the_report_of_the_recording_agree(tmp_path: Path, simulator: NvmlSimulator, power: int | None) -> None:
+    """Over the whole time of a short command, also that before its first token and after its last; a missing number has a reason."""
+    for gpu in simulator.gpu:
+        gpu.set(power_mw=power, energy_mj=None)
+    program = """if True:
+        import pathlib, sys, time
+        readings = pathlib.Path(sys.argv[1])
+        time.sleep(0.3)
+        print("70 tokens", flush=True)
+        while not readings.exists() or readings.read_text().count('"metrics"') < 2: time.sleep(0.02)
+        time.sleep(0.3)"""
+    _, found = tokens_of(tmp_path, simulator, program, "--tokens-from", "([0-9]+) tokens")
+    told = json.loads(call("report", str(tmp_path / "run.jsonl"), "--format", "json").stdout)["work"]["tokens"]
+    assert found.pop("total") == 70
+    assert found["per_second"] < 70 / 0.6
+    assert told.get("reason") == found.get("reason")
+    assert (told.pop("reason", None) is None) == (found.pop("reason", None) is None) == (power is not None)
+    assert {name: value for name, value in told.items() if value is not None} == pytest.approx(found, rel=1e-3)
+    assert ("per_joule" in found) == (power is not None)
 
 
 def test_tokens_as_a_total_on_standard_error(tmp_path: Path, simulator: NvmlSimulator) -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.record import NOT_LOGGED, STEP_NAMES, CannotTell, Done, Record, StepSource, Totals, add_work, rates
+from accelmetrics.schemas.record import (
+    NOT_LOGGED,
+    STEP_NAMES,
+    CannotTell,
+    Done,
+    Record,
+    StepSource,
+    Totals,
+    add_work,
+    done_by_command,
+    rates,
+)
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
@@ -178,7 +189,7 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
             ranks = {other.rank for other in runs if other.rank}
             stream.head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
     devices, counted = _devices(streams)
-    document = _document(streams, own_work)
+    document = _document(streams, _over_whole_commands(streams, own_work, counted))
     told = {source for stream in streams for source in stream.own_steps}
     parts: list[StreamReport] = []
     for stream in streams:
@@ -206,9 +217,7 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
     # An hour of a device counts whether it was read or not: it is paid for.
     rent = None if wanted.rent is None else {"amount": wanted.rent.amount, "currency": wanted.rent.currency}
     document["rent"] = {"device_hours": held / HOUR, "devices": len(energies), "price": rent, "cost": costs["rent_cost"]}
-    for rate in document["work"].values():
-        per_joule = rate["per_joule"]
-        rate["per_joule_of_mean_device"] = None if per_joule is None or not known else per_joule * len(known)
+    document["work"] = {kind: summaries.work_of_devices(rate, len(known)) for kind, rate in document["work"].items()}
     document["step_times"] = [{"stream": part.label, **times} for part in parts for times in part.step_times]
     if wanted.by:
         runs_of = list(dict.fromkeys(stream.run_id for stream in streams))
@@ -222,6 +231,22 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
     repeated = document["repeated"]
     warnings = (f"{repeated} readings are there twice, by their time: each is counted once",) if repeated else ()
     return RunReport(document, parts, devices, counted, (), warnings)
+
+
+def _over_whole_commands(streams: list[RecordStream], own_work: Totals, counted: Set[str]) -> Totals:
+    """Return the totals with the work of commands that ``accelmetrics run`` watched over their whole time, as its own summary has it."""
+    found = dict(own_work)
+    for (kind, source), done in own_work.items():
+        commands = []
+        for stream in streams:
+            if source in stream.own_steps:
+                used = [one for key, one in stream.energy.items() if one.seconds > 0 and " ".join((*stream.head, key)) in counted]
+                commands.append((stream.command_seconds, sum(one.joules / one.seconds for one in used)))
+        if all(seconds for seconds, _ in commands):
+            seconds = sum(each for each, _ in commands)
+            mean = sum(each * watts for each, watts in commands) / seconds if all(watts for _, watts in commands) else 0.0
+            found[kind, source] = done_by_command(done.amount, seconds, mean)
+    return found
 
 
 def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], frozenset[str]]:

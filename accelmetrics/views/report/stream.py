@@ -16,7 +16,7 @@ from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Done, Finding, Record, Step, StepSource, WindowSpan, plain_name
+from accelmetrics.schemas.record import COMMAND, NO_FINDINGS, CannotTell, Done, Finding, Record, Step, StepSource, WindowSpan, plain_name
 from accelmetrics.schemas.ring import Layout, Row, Served, marked, pack_row, values_of
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, has_values
@@ -260,6 +260,12 @@ class RecordStream:
     def interval(self) -> float:
         """Seconds between two readings, usually."""
         return max(self._interval, statistics.median_low(self._intervals or [0.0]))
+
+    @property
+    def command_seconds(self) -> float:
+        """Seconds for which the command of ``accelmetrics run`` lasted; 0 in other recordings, and where its end is not recorded."""
+        spans = [(span.begin_ns, end) for (name, end), span in self._windows.items() if name == COMMAND]
+        return (spans[0][1] - spans[0][0]) / 1e9 if len(spans) == 1 else 0.0
 
     def add(self, record: Record) -> bool:
         """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
