@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
@@ -19,6 +20,7 @@ from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, si
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
     from rich.text import Text
 
     from accelmetrics.schemas.record import Finding, Record
@@ -57,6 +59,8 @@ class ConsoleExporter:
         self.stderr = stderr
         self.stream = stream
         self._live: Any = None
+        self._table: RenderableType | None = None
+        self._above: dict[str, StreamAbove] = {}  # by name in ``sys``
         self.metrics = MetricSelection(metrics)
         if style not in STYLES:
             raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
@@ -70,8 +74,16 @@ class ConsoleExporter:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=stream), auto_refresh=False, transient=False)
-            self._live.start()
+            # Rich's own streams would print each state of a progress bar on a line above the table.
+            self._live = live = Live(
+                console=Console(file=stream), get_renderable=self._picture, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+            )
+            live.start()
+            for name in ("stdout", "stderr"):
+                before = getattr(sys, name)
+                if before is not None and before.isatty():
+                    self._above[name] = StreamAbove(before, live)
+                    setattr(sys, name, self._above[name])
 
     def export(self, record: Record) -> None:
         """Print one."""
@@ -79,7 +91,8 @@ class ConsoleExporter:
         if stream is None:  # a program without a console
             return
         if self._live is not None:
-            self._live.update(table(record.snapshot, width=self._live.console.width), refresh=True)
+            self._table = table(record.snapshot, width=self._live.console.width)
+            self._live.refresh()
             return
         text = line(record.snapshot, list(record.findings), columns_of(stream) or LINE)
         print(begin_line(stream) + text, file=stream, flush=True)
@@ -90,13 +103,69 @@ class ConsoleExporter:
     def close(self) -> None:
         """Leave the table as it stands."""
         if self._live is not None:
+            for name, above in self._above.items():
+                if getattr(sys, name) is above:
+                    setattr(sys, name, above.stream)
             self._live.stop()
             self._live = None
+            self._above.clear()
+
+    def _picture(self) -> RenderableType:
+        """Return the table below the lines that the program has not ended."""
+        from rich.console import Group
+
+        begun = [line for above in self._above.values() if (line := above.begun) is not None]
+        return Group(*begun, *([] if self._table is None else [self._table]))
 
     def _stream(self) -> TextIO | None:
         if self.stream is not None:
             return self.stream
         return sys.stderr if self.stderr else sys.stdout
+
+
+class StreamAbove:
+    """A standard stream of the program while a table is drawn: its lines stand above the table, a progress bar in place.
+
+    Args:
+        stream: The stream that it replaces; everything but writing is passed on to it.
+        live: The table on the terminal.
+
+    Attributes:
+        stream: The stream that it replaces.
+    """
+
+    def __init__(self, stream: TextIO, live: Live) -> None:
+        self.stream, self._live = stream, live
+        self._lock = threading.Lock()
+        self._line = ""  # with the carriage return at its end: what follows is written over it
+
+    def write(self, text: str) -> int:
+        """Print whole lines above the table, and keep the last one until it ends."""
+        with self._lock:
+            *lines, rest = (self._line + text).split("\n")
+            self._line = rest.rstrip("\r").rpartition("\r")[2] + "\r" * rest.endswith("\r")
+        for line in lines:
+            self._live.console.print(_shown(line))
+        return len(text)
+
+    @property
+    def begun(self) -> Text | None:
+        """The line that has no end yet; None where there is none."""
+        return _shown(self._line, no_wrap=True) if self._line else None
+
+    def flush(self) -> None:
+        """Draw the line that has no end yet."""
+        self._live.refresh()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _shown(line: str, no_wrap: bool = False) -> Text:
+    """Return a line as a terminal shows it: a carriage return begins it again, and one at its end leaves it."""
+    from rich.text import Text
+
+    return Text.from_ansi(line.rstrip("\r"), no_wrap=no_wrap)
 
 
 def begin_line(stream: TextIO) -> str:

@@ -210,6 +210,41 @@ def test_what_the_program_prints_stands_above_the_table(tmp_path: Path) -> None:
         assert sum("GPU0" in row for row in rows) == 1
 
 
+def test_a_progress_bar_stays_one_line_above_the_table(tmp_path: Path) -> None:
+    """In whichever way it moves back, with lines between; it is as it would be without the table."""
+    bar = """
+    for step in range(5):
+        sys.stderr.write(f"\\rstep {step} of 5 ")
+        sys.stderr.flush()
+        if step == 2: print("a line")
+    sys.stderr.write("\\n")
+    for step in range(5):
+        sys.stdout.write(f"part {step} of 5\\r")
+        sys.stdout.flush()"""
+    terminal = Waiting(tmp_path / "pipe", bar)
+    with terminal:
+        terminal.through()
+        rows = [row for row in terminal.everything if row]
+        assert rows[:3] == ["a line", "step 4 of 5", "part 4 of 5"]
+        assert sum("GPU0" in row for row in rows) == 1 and rows[-1] == "after"
+
+
+def test_standard_error_in_a_file_stays_there(tmp_path: Path) -> None:
+    """The table redirects streams that are on a terminal, and gives them back."""
+    program = PROGRAM.replace("import sys", "import sys\nbefore = sys.stdout, sys.stderr", 1) + "print((sys.stdout, sys.stderr) == before)"
+    pipe, path = tmp_path / "pipe", tmp_path / "errors"
+    os.mkfifo(pipe)
+    writing = os.open(pipe, os.O_RDWR)
+    command = [sys.executable, "-c", program.format("print('in the file', file=sys.stderr)"), str(pipe)]
+    with path.open("w") as errors, Terminal(command, environment(), stderr=errors) as terminal:
+        terminal.until(r"GPU0 .* 86 %")
+        os.write(writing, b"!!")
+        assert terminal.end() == 0
+        assert "in the file" not in terminal.text and [row for row in terminal.lines if row][-1] == "True"
+    os.close(writing)
+    assert path.read_text() == "in the file\n"
+
+
 def test_the_table_fits_its_width() -> None:
     """First bars grow shorter, then names go, then amounts, then bars: no row is ever wider."""
     seen = {}
