@@ -131,23 +131,28 @@ def gpu_lines(record: Record) -> Iterator[JsonLine]:
             yield line
 
 
-def training_lines(record: Record) -> Iterator[JsonLine]:
-    """Yield a line for each step that has any of the fields. A missing value is None."""
-    # A program may log the numbers of a step in several calls. They are merged into one line.
+def training_lines(record: Record, begun: JsonLine | None = None) -> list[JsonLine]:
+    """Return a line for each step, also those without a number. A missing value is None.
+
+    Args:
+        record: Has the steps.
+        begun: The last line of the record before: a program may log the numbers of a step in several calls, which make one line.
+    """
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
-    line: JsonLine | None = None
+    lines = [] if begun is None else [dict(begun)]
     for step in record.own_steps:
         numbers = {field: logged_number(step.values, STEP_NAMES[name]) for field, name in STEP_FIELDS.items()}
-        found = {field: in_json(number) for field, number in numbers.items() if number is not None}
-        if line is not None and step.step is not None and line["step"] == step.step:
-            line.update(found)
-        elif found:
-            if line is not None:
-                yield line
-            line = {"timestamp": rfc3339(step.time_ns), "step": step.step, **dict.fromkeys(STEP_FIELDS), **found}
+        if not lines or step.step is None or lines[-1]["step"] != step.step:
+            line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step, **dict.fromkeys(STEP_FIELDS)}
             line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
-    if line is not None:
-        yield line
+            lines.append(line)
+        lines[-1].update((field, in_json(number)) for field, number in numbers.items() if number is not None)
+    return lines
+
+
+def has_numbers(line: JsonLine) -> bool:
+    """Return whether a step's line has any number that the program logged, besides the epoch, which some frameworks log at each step."""
+    return any(line[field] is not None for field in STEP_FIELDS if field != "epoch")
 
 
 # verl

@@ -76,6 +76,7 @@ def test_a_record_that_is_offered_again_is_there_once(tmp_path: Path) -> None:
         same = one(step(1, loss=0.5))
         for _ in range(3):
             exporter.export(same)
+        exporter.flush()
         assert [len(lines(path)) for path in exporter.paths] == [2, 1]
 
 
@@ -85,19 +86,24 @@ def test_steps_that_come_with_the_same_reading(tmp_path: Path) -> None:
         before = one(step(1, loss=0.5))
         exporter.export(before)
         exporter.export(before._replace(steps=(step(2, loss=0.25),)))
+        exporter.flush()
         assert [len(lines(path)) for path in exporter.paths] == [2, 2]
 
 
 def test_a_line_a_step_and_none_without_a_number(tmp_path: Path) -> None:
-    """Frameworks log a step in two calls, and some steps without any number that lines have; others call numbers by other names."""
+    """Frameworks log a step in several calls, some steps with an epoch alone or without any number of lines; names differ."""
     others = step(3, **{"train/loss": 0.125, "lr": 1e-3, "gradient_norm": 2.0, "throughput": 64.0})
     with exporting(TrainingFilesExporter(tmp_path)) as exporter:
         _, path = exporter.paths
-        exporter.export(one(step(1, tokens=4096), step(2, epoch=0.5), step(2, loss=0.25), others))
-        exporter.export(one(step(4, tokens=4096)))
-        assert [(row["step"], row["epoch"], row["loss"]) for row in lines(path)] == [(2, 0.5, 0.25), (3, None, 0.125)]
-        last = lines(path)[-1]
-        assert (last["learning_rate"], last["gradient_norm"], last["throughput_samples_per_sec"]) == (1e-3, 2.0, 64.0)
+        exporter.export(one(step(1, tokens=4096, epoch=0.25), step(2, epoch=0.5)))
+        exporter.export(one(step(2, loss=0.25)))  # with the next reading
+        exporter.export(one())
+        exporter.export(one(step(2, lr=1e-4), others, step(4, tokens=4096)))
+        exporter.export(one(step(5, epoch=0.75)))
+    assert [(row["step"], row["epoch"], row["loss"]) for row in lines(path)] == [(2, 0.5, 0.25), (3, None, 0.125)]
+    first, last = lines(path)
+    assert first["learning_rate"] == 1e-4
+    assert (last["learning_rate"], last["gradient_norm"], last["throughput_samples_per_sec"]) == (1e-3, 2.0, 64.0)
 
 
 _LIMITED = """
@@ -129,7 +135,7 @@ def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _LIMITED, str(tmp_path)]
     done = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{errno.EFBIG} [4, 1]"] * 3
+    assert done.stdout.splitlines() == [f"{errno.EFBIG} [4, 0]"] * 3
     gpus, steps = sorted(tmp_path.iterdir())
     assert len(lines(gpus)) == 4
     assert [row["step"] for row in lines(steps)] == list(range(1, 102))

@@ -125,11 +125,11 @@ it = trainer([GPUMonitoringCallback(monitor, log_interval=5)])
 it.train()
 (path,) = pathlib.Path("lines").glob("training_metrics_*.jsonl")
 rows = [json.loads(line) for line in path.read_text().splitlines()]
-print("STEPS", [row["step"] for row in rows] == list(range(1, it.state.global_step + 1)))
+print("STEPS", [row["step"] for row in rows])
 print("LOGGED", [row["step"] for row in rows if row["loss"] and row["gradient_norm"] and row["learning_rate"]])
 """
     ended = train(tmp_path, PROGRAM + program)
-    assert "STEPS True" in ended.out, ended.said
+    assert "STEPS [5, 10]" in ended.out, ended.said  # the trainer logs each fifth; all others have an epoch alone
     assert "LOGGED [5, 10]" in ended.out, ended.said
 
 
