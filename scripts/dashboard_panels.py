@@ -34,24 +34,48 @@ FULL_STEPS = ((0.9, WARN), (0.98, HOT))
 ANY_STEPS = ((1, HOT),)
 PER_NODE, PER_SOURCE = "{{instance}}", "{{instance}} {{source}}"
 
+UP = of("accel_up")
 WHOLE = 'accelerator!~".+[.]mig[.].+"'
 """Leaves partitions out, which come and go by command: numbers of a node or a fleet are of whole devices."""
-UP = of("accel_up")
 WHOLE_UP = of("accel_up", WHOLE)
+
+
+def in_both(expr: str, series: str, scaled: str = "", up: str = UP) -> str:
+    """Return a query that also answers under a name of the dialect ``training``, in our unit and with our labels of the device.
+
+    Args:
+        expr: The query in our names.
+        series: The dialect's name.
+        scaled: What turns its unit into ours.
+        up: The devices that are asked for: the dialect has that series too, with the labels that its others lack.
+    """
+    named = f'label_replace({series}{{{NODE}}}{scaled}, "accelerator", "gpu.$1", "gpu_index", "([0-9].*)")'
+    return f"({expr} or {named} * on (job, instance, accelerator) group_left (uuid) {up} ^ 0)"
+
+
 _BUSY = '{__name__=~"accel_utilization_ratio|accel_neuroncore_utilization_ratio",engine=~"compute|",'
-BUSY = f"{_BUSY}{DEVICE}}}"
+_OUR_BUSY = f"{_BUSY}{DEVICE}}}"
 """Of every kind of device: cores of Trainium have no engines."""
-WHOLE_BUSY = f"{_BUSY}{WHOLE},{DEVICE}}}"
-USED = f"{of('accel_memory_used_bytes')} or sum without (category) ({of('accel_neuroncore_memory_used_bytes')})"
-USED_SHARE = f"{of('accel_memory_used_bytes')} / {of('accel_memory_total_bytes')}"
-CORE = of("accel_temperature_celsius", 'sensor="core"')
-POWER = of("accel_power_watts")
+BUSY = in_both(_OUR_BUSY, "gpu_utilization_percent", " / 100")
+WHOLE_BUSY = in_both(f"{_BUSY}{WHOLE},{DEVICE}}}", "gpu_utilization_percent", " / 100", WHOLE_UP)
+_OUR_USED = of("accel_memory_used_bytes")
+_IN_MIB = " * 1048576"
+USED = in_both(f"{_OUR_USED} or sum without (category) ({of('accel_neuroncore_memory_used_bytes')})", "gpu_memory_used_mb", _IN_MIB)
+USED_SHARE = (
+    f"{in_both(_OUR_USED, 'gpu_memory_used_mb', _IN_MIB)} / {in_both(of('accel_memory_total_bytes'), 'gpu_memory_total_mb', _IN_MIB)}"
+)
+WHOLE_USED = in_both(of("accel_memory_used_bytes", WHOLE), "gpu_memory_used_mb", _IN_MIB, WHOLE_UP)
+WHOLE_TOTAL = in_both(of("accel_memory_total_bytes", WHOLE), "gpu_memory_total_mb", _IN_MIB, WHOLE_UP)
+CORE = in_both(of("accel_temperature_celsius", 'sensor="core"'), "gpu_temperature_celsius")
+SENSORS = in_both(of("accel_temperature_celsius"), "gpu_temperature_celsius")
+POWER = in_both(of("accel_power_watts"), "gpu_power_draw_watts")
+FANS = in_both(of("accel_fan_ratio"), "gpu_fan_speed_percent", " / 100")
 ENERGY = of("accel_energy_joules_total")
 UNCORRECTED = of("accel_ecc_errors_total", 'severity="uncorrected"', 'scope="volatile"')
 FINDINGS = of("accel_finding")
 HOLDERS = f'{{__name__=~"accel_job_info|accel_pod_info",{DEVICE}}}'
-HELD = f"({HOLDERS} or {of('accel_memory_used_bytes')} > 1e9)"
-UNUSED = f"max_over_time({BUSY}[1h]) < 0.02"
+HELD = f"({HOLDERS} or {_OUR_USED} > 1e9)"
+UNUSED = f"max_over_time({_OUR_BUSY}[1h]) < 0.02"
 KNOWN = f"last_over_time({of('accelmetrics_up', node=True)}[1d])"
 """The nodes that answered within a day: one that is away is still told."""
 STATE = (

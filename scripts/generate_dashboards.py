@@ -11,6 +11,7 @@ from scripts.dashboard_panels import (
     BUSY,
     CORE,
     ENERGY,
+    FANS,
     FLEET,
     HELD,
     HOLDER,
@@ -23,6 +24,7 @@ from scripts.dashboard_panels import (
     PER_NODE,
     POWER,
     RATE,
+    SENSORS,
     SHARE,
     STATE,
     STATES,
@@ -32,12 +34,14 @@ from scripts.dashboard_panels import (
     UP,
     USED,
     USED_SHARE,
-    WHOLE,
     WHOLE_BUSY,
+    WHOLE_TOTAL,
     WHOLE_UP,
+    WHOLE_USED,
     devices,
     errors,
     findings,
+    in_both,
     link,
     or_none,
     sources,
@@ -83,11 +87,6 @@ def joined(expr: str) -> str:
     return f"{HOLDERS} * on ({ID}) group_left () max by ({ID}) ({expr})"
 
 
-def _or_of_training(expr: str, series: str, scaled: str = "") -> str:
-    """Return a query that also answers under a name of the dialect ``training``, scaled to the unit of ours."""
-    return f'{expr} or label_replace({series}{{{NODE}}} {scaled}, "accelerator", "gpu.$1", "gpu_index", "([0-9].*)")'.replace(" ,", ",")
-
-
 def training() -> str:
     """Return the dashboard of a training: its devices, and what the program logs."""
     logged = "{{instance}} {{rank}} {{__name__}}"
@@ -95,24 +94,24 @@ def training() -> str:
         graph(
             "GPU utilisation",
             about("accel_utilization_ratio"),
-            Target(_or_of_training(BUSY, "gpu_utilization_percent", "/ 100")),
+            Target(BUSY),
             size=(12, 8),
             **SHARE,
         ),
         gauges(
             "Temperature",
             "Of the core: orange from 80 °C, red from 90 °C.",
-            Target(_or_of_training(CORE, "gpu_temperature_celsius"), instant=True),
+            Target(CORE, instant=True),
             unit="celsius",
             steps=HOT_STEPS,
             top=100,
             size=(12, 8),
         ),
-        graph("Power", "What each device draws.", Target(_or_of_training(POWER, "gpu_power_draw_watts")), unit="watt", min=0),
+        graph("Power", "What each device draws.", Target(POWER), unit="watt", min=0),
         graph(
             "Memory",
             about("accel_memory_used_bytes"),
-            Target(_or_of_training(USED, "gpu_memory_used_mb", "* 1048576")),
+            Target(USED),
             unit="bytes",
             min=0,
         ),
@@ -219,7 +218,7 @@ def nodes() -> Panel:
         Column("Utilisation", of_node(f"avg {by} ({WHOLE_BUSY})"), "percentunit", decimals=0),
         Column(
             "Memory",
-            of_node(f"sum {by} ({of('accel_memory_used_bytes', WHOLE)}) / sum {by} ({of('accel_memory_total_bytes', WHOLE)})"),
+            of_node(f"sum {by} ({WHOLE_USED}) / sum {by} ({WHOLE_TOTAL})"),
             "percentunit",
             decimals=0,
         ),
@@ -344,7 +343,7 @@ def node_devices() -> list[Panel]:
         graph(
             "Utilisation",
             about("accel_utilization_ratio"),
-            Target(of("accel_utilization_ratio"), f"{two} {{{{engine}}}}"),
+            Target(in_both(of("accel_utilization_ratio"), "gpu_utilization_percent", " / 100"), f"{two} {{{{engine}}}}"),
             Target(of("accel_neuroncore_utilization_ratio")),
             **SHARE,
         ),
@@ -362,12 +361,12 @@ def node_devices() -> list[Panel]:
         graph(
             "Temperature",
             "By sensor, and where the core slows itself down.",
-            Target(of("accel_temperature_celsius"), f"{two} {{{{sensor}}}}"),
+            Target(SENSORS, f"{two} {{{{sensor}}}}"),
             Target(of("accel_temperature_limit_celsius", 'limit="slowdown"'), f"{two} {{{{limit}}}}"),
             unit="celsius",
         ),
         graph("Clocks", about("accel_clock_hertz"), Target(of("accel_clock_hertz"), f"{two} {{{{domain}}}}"), unit="hertz", min=0),
-        graph("Fans", "Share of the fans' highest speed.", Target(of("accel_fan_ratio")), unit="percentunit", min=0),
+        graph("Fans", "Share of the fans' highest speed.", Target(FANS), unit="percentunit", min=0),
         timeline(
             "Held back",
             about("accel_throttle_active", "States in which a device idles, or clocks that were set, are left out."),

@@ -183,38 +183,42 @@ def test_a_choice_leaves_the_rest_out(running: Site) -> None:
             assert others == [], query.name
 
 
-def column(running: Site, panel: str, title: str, *by: str) -> dict[tuple[str, ...], float]:
+def column(prometheus: PrometheusServer, panel: str, title: str, *by: str) -> dict[tuple[str, ...], float]:
     """What a column of a fleet's table shows, by some labels."""
     (shown,) = [one for name, one in PANELS if name == "fleet" and one["title"] == panel and one["type"] == "table"]
     (organized,) = [step["options"]["renameByName"] for step in shown["transformations"] if step["id"] == "organize"]
     (reference,) = [field.removeprefix("Value #") for field, head in organized.items() if head == title]
     (target,) = [one for one in shown["targets"] if one["refId"] == reference]
-    found = running.prometheus.query(filled(target["expr"], choices(DASHBOARDS["fleet"])))
+    found = prometheus.query(filled(target["expr"], choices(DASHBOARDS["fleet"])))
     return {tuple(labels.get(label, "") for label in by): value for labels, value in found}
 
 
 @pytest.mark.servers
 def test_a_device_that_is_lost_is_a_row_of_its_own(running: Site) -> None:
     """LOST, with "n/a" for what it no longer says; another vendor's device says what it can."""
-    of_node = {key[1]: value for key, value in column(running, "Devices", "State", "job", "accelerator").items() if key[0] == NODE}
+    of_node = {
+        key[1]: value for key, value in column(running.prometheus, "Devices", "State", "job", "accelerator").items() if key[0] == NODE
+    }
     assert of_node == {"gpu.0": 1, "gpu.1": 1, "gpu.2": 0, "gpu.3": 1, "tpu.8": 1, "tpu.9": 1, "trn.0": 1, "trn.1": 1}
-    utilisation = column(running, "Devices", "Utilisation", "job", "accelerator")
-    power = column(running, "Devices", "Power", "job", "accelerator")
+    utilisation = column(running.prometheus, "Devices", "Utilisation", "job", "accelerator")
+    power = column(running.prometheus, "Devices", "Power", "job", "accelerator")
     assert (utilisation[NODE, "gpu.2"], power[NODE, "gpu.2"]) == (-1, -1)
     assert (utilisation[NODE, "gpu.0"], power[NODE, "gpu.0"]) == (0.97, 612)
     assert (utilisation[NODE, "tpu.8"], power[NODE, "tpu.8"]) == (0.995, -1)
     assert (utilisation[NODE, "trn.1"], power[NODE, "trn.1"]) == (0.8025, -1)
     assert power[NODE, "gpu.3"] > 0
-    assert column(running, "Devices", "Last Xid", "job", "accelerator")[NODE, "gpu.1"] == XID
-    assert column(running, "Devices", "Uncorrected ECC", "job", "accelerator")[NODE, "gpu.1"] == 2
-    nodes = {title: column(running, "Nodes", title, "job")[NODE,] for title in ("State", "Answer", "Expected", "Hottest")}
+    assert column(running.prometheus, "Devices", "Last Xid", "job", "accelerator")[NODE, "gpu.1"] == XID
+    assert column(running.prometheus, "Devices", "Uncorrected ECC", "job", "accelerator")[NODE, "gpu.1"] == 2
+    nodes = {title: column(running.prometheus, "Nodes", title, "job")[NODE,] for title in ("State", "Answer", "Expected", "Hottest")}
     assert nodes == {"State": 2, "Answer": DEVICES - 1, "Expected": DEVICES, "Hottest": 88}
 
 
 @pytest.mark.servers
 def test_who_holds_what(running: Site) -> None:
     """A job with an idle device, and a pod with a busy one."""
-    found = {title: column(running, "Jobs and pods", title, "job_id", "pod") for title in ("Devices", "Utilisation", "Idle for 1 h")}
+    found = {
+        title: column(running.prometheus, "Jobs and pods", title, "job_id", "pod") for title in ("Devices", "Utilisation", "Idle for 1 h")
+    }
     assert found == {
         "Devices": {("4711", ""): 1, ("", "train-0"): 1},
         "Utilisation": {("4711", ""): 0, ("", "train-0"): 0.97},
@@ -229,11 +233,11 @@ def test_a_node_that_is_away_is_told(tmp_path: Path) -> None:
         expected = filled(_stat("Devices", "B"), choices(DASHBOARDS["fleet"]))
         wait_for(lambda: [value for _, value in made.prometheus.query(expected)] == [DEVICES + 1])
         made.program.kill()
-        wait_for(lambda: column(made, "Nodes", "State", "job")[NODE,] == 0)
-        assert column(made, "Nodes", "State", "job")[TRAINING,] == 2
+        wait_for(lambda: column(made.prometheus, "Nodes", "State", "job")[NODE,] == 0)
+        assert column(made.prometheus, "Nodes", "State", "job")[TRAINING,] == 2
         assert made.prometheus.value(filled(_stat("Nodes without readings", "A"), choices(DASHBOARDS["fleet"]))) == 1
         assert made.prometheus.value(expected) == DEVICES + 1
-        wait_for(lambda: column(made, "Nodes", "Power", "job")[NODE,] == -1)
+        wait_for(lambda: column(made.prometheus, "Nodes", "Power", "job")[NODE,] == -1)
 
 
 def _stat(title: str, reference: str) -> str:
@@ -317,20 +321,39 @@ def test_the_training_has_the_seven_panels() -> None:
     assert (found["Temperature"]["type"], found["Step duration"]["type"]) == ("gauge", "heatmap")
 
 
+IN_BOTH = {
+    "training": {"GPU utilisation", "Temperature", "Power", "Memory"},
+    "node": {"Utilisation", "Power", "Memory", "Memory in use", "Temperature", "Fans"},
+    "fleet": {"Utilisation", "Power", "Utilisation by node", "Power by node", "Ten hottest", "Ten that draw most"},
+}
+"""Panels of GPUs whose first query answers in the names of the dialect ``training`` too."""
+
+
 @pytest.mark.servers
-def test_the_training_answers_in_the_names_of_its_dialect_too(tmp_path: Path) -> None:
-    """All panels of devices, of a program whose exporter has ``dialect=training``."""
+def test_panels_of_gpus_answer_in_the_names_of_the_dialect_too(tmp_path: Path) -> None:
+    """As from a program whose exporter has ``dialect=training``: its devices have rows, and the chosen ones alone are shown."""
     address = f"127.0.0.1:{free_port()}"
     jobs: list[dict[str, object]] = [{"job_name": "training", "static_configs": [{"targets": [address]}]}]
     with (
-        NvmlSimulator(gpus=1, profile="h100") as gpus,
+        NvmlSimulator(gpus=2, profile="rtx4090") as gpus,
         Program(PROGRAM, f"{address}?dialect=training", env=environment(**gpus.environment())),
         PrometheusServer(tmp_path, jobs) as prometheus,
     ):
-        for query in QUERIES:
-            if query.dashboard == "training" and query.panel["title"] in ("GPU utilisation", "Temperature", "Power", "Memory"):
-                wait_for(partial(_has_data, prometheus, query, choices(DASHBOARDS["training"])), what=query.name)
-                assert [series["accelerator"] for series, _ in answers(prometheus, query, choices(DASHBOARDS["training"]))] == ["gpu.0"]
+        for name, titles in IN_BOTH.items():
+            asked = [
+                query for query in QUERIES if query.dashboard == name and query.panel["title"] in titles and query.target["refId"] == "A"
+            ]
+            assert {query.panel["title"] for query in asked} == titles
+            chosen = choices(DASHBOARDS[name])
+            for query in asked:
+                wait_for(lambda query=query, chosen=chosen: answers(prometheus, query, chosen), what=query.name)  # type: ignore[misc]
+                devices = {series.get("accelerator", "gpu.0") for series, _ in answers(prometheus, query, chosen)}
+                assert devices <= {"gpu.0", "gpu.1"}, query.name
+                assert not answers(prometheus, query, {**chosen, "accelerator": "gpu.7"}), query.name
+        rows = {title: column(prometheus, "Devices", title, "accelerator") for title in ("State", "Utilisation", "Temperature", "Limit")}
+        assert rows["State"] == {("gpu.0",): 1, ("gpu.1",): 1}
+        assert rows["Limit"] == {("gpu.0",): -1, ("gpu.1",): -1}
+        assert min(*rows["Utilisation"].values(), *rows["Temperature"].values()) >= 0
 
 
 # Grafana's own types
