@@ -86,8 +86,10 @@ def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
         if not told:
             told = True
             words = banner(record.snapshot, options)
-            seen = sys.stderr is not None and sys.stderr.isatty()
-            tell(words, "\n".join(folded(f"accelmetrics record: {words}")) if seen else "")
+            if sys.stderr is not None and sys.stderr.isatty():
+                tell(words, "\n".join(folded(f"accelmetrics record: {words}")))
+            else:  # a log, which has it where it has messages of this level
+                log.info("%s", words)
         if printing is not None:
             printing.export(record)
 

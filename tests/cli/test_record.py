@@ -414,3 +414,13 @@ def test_it_says_once_what_it_reads_and_where_that_goes(simulator: NvmlSimulator
     assert [said for said in messages if "a reading every" in said] == [
         "2 GPUs (nvidia, host), a reading every 0.2 s for 0.5 s, kept nowhere: --exporter jsonl:run.jsonl keeps them"
     ]
+
+
+@pytest.mark.parametrize(("form", "level", "times"), [("text", "info", 1), ("journal", "info", 1), ("text", "warning", 0)])
+def test_a_plain_log_says_once_what_is_read(simulator: NvmlSimulator, form: str, level: str, times: int) -> None:
+    """Where it has messages of that level."""
+    options = ("--backends", "nvidia", "--interval", "0.2", "--duration", "0.5", "--no-console", "--log-format", form, "--log-level", level)
+    done = call("record", *options, env=environment(**simulator.environment()))
+    told = [said for said in done.stderr.splitlines() if "a reading every" in said]
+    begin = {"text": "accelmetrics: info: ", "journal": "<6>accelmetrics: info: "}[form]
+    assert len(told) == times and all(said.startswith(f"{begin}2 GPUs (nvidia), a reading every 0.2 s") for said in told), done.stderr
