@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from accelmetrics.visibility.slurm_jobs import Job, read_small
 
 VERSION = 1
 STATES = ("running", "ended")
+UNWATCHED = "it ended while no daemon ran: at this time, that of the last reading, or later"
+"""The reason beside the end of a job, and beside all that follows from its length."""
 KEPT = 200
 """Summaries of jobs that have ended; the oldest go."""
 HOUR = 3600.0
@@ -103,7 +105,7 @@ class JobSummaries:
         self._earlier = dict(earlier or {})
         self._watched: dict[str, _Watched] = {}  # by id, jobs that go on
         self._failed = ""
-        self._closed = False
+        self._looked = self._closed = False
         self._lock = threading.Lock()
 
     def __call__(self, jobs: Sequence[Job]) -> None:
@@ -112,6 +114,9 @@ class JobSummaries:
             if self._closed:  # a look that was going on meanwhile would begin them all anew
                 return
             listed = {job.job_id: job for job in jobs}
+            if not self._looked:
+                self._looked = True
+                self._end_unwatched(listed.keys())
             for job_id, watched in list(self._watched.items()):
                 job = listed.get(job_id)
                 # The same id with another beginning is another job: Slurm runs a job again under its number.
@@ -175,32 +180,57 @@ class JobSummaries:
 
     def _write(self, watched: _Watched, ended: float | None) -> None:
         """Write a summary; a folder that cannot be written to is told once."""
-        document = self._document(watched, ended)
+        self._write_file(watched.job.job_id, self._document(watched, ended))
+
+    def _write_file(self, job_id: str, document: Mapping[str, Any]) -> None:
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            replace_file(self._folder / f"{watched.job.job_id}.json", (json.dumps(document) + "\n").encode())
+            replace_file(self._folder / f"{job_id}.json", (json.dumps(document) + "\n").encode())
             self._failed = ""
         except OSError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
                 log.warning("no summaries of jobs: %s", error)
 
+    def _end_unwatched(self, listed: Set[str]) -> None:
+        """Write the end of the jobs that ended while no daemon ran: their files are gone, and nobody else ends their summaries."""
+        for path in sorted(self._folder.glob("*.json")):
+            document = _summary_in(path)
+            if document is None or document["state"] != STATES[0] or path.stem in listed:
+                continue
+            known = self._earlier.get(path.stem)
+            try:
+                if known is None or known.began != document["began"]:
+                    devices = {row["uuid"]: row for row in document["devices"]}
+                    past = document["interruptions"], document["interrupted_seconds"]
+                    known = Earlier(document["began"], document["noticed"], path.stat().st_mtime, None, *past, devices)
+                last = known.written if known.alive is None else max(known.written, known.alive)
+                held = max(0.0, last - known.began)
+                known = replace(known, devices={name: {**row, "held_seconds": held} for name, row in known.devices.items()})
+                job = Job(path.stem, document["scheduler"], document["labels"], (), known.began, last)
+                ended = summary(job, self._monitor.window(), (), last, last, known, devices_held=document["devices_held"])
+                self._write_file(path.stem, {**ended, "ended_reason": UNWATCHED, "hostname": document["hostname"]})
+            except (KeyError, TypeError, OSError) as error:  # of another release, or removed meanwhile
+                log.warning("the summary of job %s stays as it is: %s", path.stem, error)
+
     def _prune(self) -> None:
         """Remove the oldest summaries; what else may lie in the folder stays."""
         try:
-            ended = [path for path in self._folder.glob("*.json") if path.stem not in self._watched and _is_summary(path)]
+            ended = [path for path in self._folder.glob("*.json") if path.stem not in self._watched and _summary_in(path)]
             for path in sorted(ended, key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 path.unlink()
         except OSError as error:  # removed by an Epilog meanwhile, or no folder: the next one tries again
             log.debug("old summaries stay: %s", error)
 
 
-def _is_summary(path: Path) -> bool:
+def _summary_in(path: Path) -> dict[str, Any] | None:
+    """Return the summary in a file; None for a file of somebody else."""
     try:
         document = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get("job_id") == path.stem and document.get("state") in STATES
+        return None
+    mine = isinstance(document, dict) and document.get("job_id") == path.stem and document.get("state") in STATES
+    return document if mine else None
 
 
 def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float | None, pause: float) -> dict[str, Any]:
@@ -250,6 +280,7 @@ def summary(
     now: float,
     earlier: Earlier | None = None,
     gaps: Mapping[str, float] | None = None,
+    devices_held: int = 0,
 ) -> dict[str, Any]:
     """Return what a job came to, as plain values. Hours are those of devices: two held for three hours are six.
 
@@ -261,6 +292,7 @@ def summary(
         now: The time, likewise.
         earlier: What was measured before the daemon was started anew.
         gaps: By device, the joules of the time between, where they are known.
+        devices_held: How many devices the job has at least.
     """
     pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
     alive = None if earlier is None else earlier.alive
@@ -290,7 +322,7 @@ def summary(
         }
         devices.append(_continued(row, before.pop(slot.unique_id, None), (gaps or {}).get(slot.unique_id), pause))
     devices += [{name: value for name, value in row.items() if name != "counter_joules"} for row in before.values()]  # not there now
-    given = max(len(job.devices), len(devices))  # those that are not read here are held too
+    given = max(len(job.devices), len(devices), devices_held)  # those that are not read here are held too
 
     def total(name: str) -> float | None:
         values = [device[name] for device in devices if device[name] is not None]
@@ -305,6 +337,7 @@ def summary(
         "state": STATES[job.ended is not None],
         "began": job.began,
         "ended": job.ended,
+        "ended_reason": None,
         "noticed": noticed if earlier is None else earlier.noticed,
         "interruptions": 0 if earlier is None else earlier.interruptions + (alive is not None),
         "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + down,

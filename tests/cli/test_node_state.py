@@ -147,6 +147,34 @@ def test_a_job_survives_a_daemon_that_is_killed(node: Node) -> None:
     assert (device["energy_source"], device["energy_reason"]) == ("counter", None)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_that_ends_while_no_daemon_runs(node: Node, kept: bool) -> None:
+    """Its summary says so: it ended at the last reading or later, with what was measured until then, if that was kept."""
+    summary_file = node.folder / "summaries" / "42.json"
+    with node.daemon():
+        node.job("begin")
+        wait_for(lambda: "42" in json.loads(node.state.read_text())["jobs"])
+        wait_for(lambda: node.state.stat().st_mtime > json.loads(node.state.read_text())["jobs"]["42"]["written"] + 1.0)
+        node.program.kill()
+        node.program.wait(HANG)
+    running = json.loads(summary_file.read_text())
+    assert (running["state"], running["ended"], running["ended_reason"]) == ("running", None, None)
+    alive = node.state.stat().st_mtime
+    if not kept:
+        node.state.unlink()
+        alive = summary_file.stat().st_mtime
+    node.job("end", "--wait", "0")
+    for _ in range(2):  # once it has ended, it stays so
+        with node.daemon():
+            wait_for(lambda: json.loads(summary_file.read_text())["state"] == "ended")
+        ended = json.loads(summary_file.read_text())
+        assert ended["ended"] == pytest.approx(alive, abs=1e-3)
+        assert "while no daemon ran" in ended["ended_reason"]
+        assert (ended["job_id"], ended["hostname"], ended["devices_held"]) == ("42", running["hostname"], 1)
+        assert ended["held_hours"] == pytest.approx((alive - ended["began"]) / 3600)
+        assert ended["devices"][0]["held_seconds"] == pytest.approx(alive - ended["began"])
+
+
 def test_findings_and_xids_survive_a_restart_and_end_with_the_machine(node: Node) -> None:
     """The count goes on, the finding keeps its beginning, and nothing is logged as new."""
     with node.daemon() as base:
