@@ -542,10 +542,11 @@ def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
             pids = tuple(actor.pid for actor in actors)
             yield AllocationFinding("shared_as_meant" if asked else "shared_device", text, pids, (device,))
     for node in made.nodes:
-        used = len([name for name, _ in holders if name == node.name])
+        holding = [actors for (name, _), actors in holders.items() if name == node.name]
+        kinds = sorted({"tasks" if actor.task else "actors" for actors in holding for actor in actors})
         reserved = sum(count for group in made.groups for name, count in group.bundles if name == node.name)
-        if used < node.devices:
-            text = f"{node.name}: {used} of {node.devices:g} devices are held by actors or tasks"
+        if len(holding) < node.devices:
+            text = f"{node.name}: {len(holding)} of {node.devices:g} devices are held" + (f" by {joined(kinds)}" if kinds else "")
             yield AllocationFinding("unused_device", text + (f", {reserved:g} are reserved by placement groups" if reserved else ""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from accelmetrics.cli.service_manager import ServiceManager
 from tests.cli.shell import Started, environment, start
 from tests.cli.test_serve import get, ready
+from tests.exporters.certificates import Authority
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: has no SIGHUP")
@@ -85,6 +87,37 @@ def test_new_certificates_that_are_none_are_told_and_the_level_of_messages_chang
         file.write_text('log_level = "errr"')
         program.send_signal(signal.SIGHUP)
         assert "error: the configuration cannot be used" in program.stderr.readline()
+    finally:
+        program.kill()
+        program.communicate(timeout=HANG)
+
+
+def test_new_certificates_are_shown_to_clients_that_connect(tmp_path: Path) -> None:
+    """After a hang-up, without a new beginning; where a file is no certificate, the one of before stays, and a line says so."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("first", "node")
+    program = start(*SERVE, "--tls-cert", str(certificate), "--tls-key", str(key), "--log-level", "info", env=environment())
+    try:
+        port = int(line_with(program, "accelmetrics serve: https://").split()[-1].removesuffix("/metrics").rpartition(":")[2])
+
+        def name() -> str:
+            with (
+                socket.create_connection(("127.0.0.1", port), HANG) as plain,
+                ssl.create_default_context(cafile=str(authority.file)).wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+            ):
+                (((_, found),),) = secured.getpeercert()["subject"]  # type: ignore[index]
+                return str(found)
+
+        assert name() == "first"
+        authority.issue("second", "node")
+        program.send_signal(signal.SIGHUP)
+        assert "the certificate, its key changed" in line_with(program, "read again")
+        assert name() == "second"
+        certificate.write_text("none")
+        program.send_signal(signal.SIGHUP)
+        assert str(certificate) in line_with(program, "warning: ")
+        assert "nothing has changed" in line_with(program, "read again")
+        assert name() == "second"
     finally:
         program.kill()
         program.communicate(timeout=HANG)

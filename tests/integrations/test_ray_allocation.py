@@ -195,8 +195,8 @@ def test_what_else_is_found(integration: Any, cluster: Cluster) -> None:
         "wide waits for 8 devices, and the largest node has 4",
         "blind (PID 7) on one was given no device, in the placement group pool",
         "first (PID 7) and second (PID 7) share GPU 0 of one",
-        "one: 1 of 4 devices are held by actors or tasks, 3 are reserved by placement groups",
-        "192.0.2.1: 0 of 4 devices are held by actors or tasks",
+        "one: 1 of 4 devices are held by actors, 3 are reserved by placement groups",
+        "192.0.2.1: 0 of 4 devices are held",
     ]
     assert not found.as_expected, "two actors were given one device"
     table = render_ray(found, 200, cut=False)
