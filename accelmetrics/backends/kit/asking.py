@@ -96,8 +96,8 @@ class Query:
             if answer:
                 found, known = answer, [*known, *part]
                 continue
-            said = f"{completed.stdout}\n{completed.stderr}"
-            named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", said)]
+            output = f"{completed.stdout}\n{completed.stderr}"
+            named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", output)]
             if len(part) > 1 and len(named) in (0, len(part)):
                 # The message names no field, or repeats the whole query: bisect.
                 pending += [part[: len(part) // 2], part[len(part) // 2 :]]
@@ -162,9 +162,9 @@ def each_device(
 
         def work(place: int) -> None:
             with gate:
-                asked = guarded(ask, devices[place], until)
-            why = asked.failure
-            answers[place] = [DeviceSample(_Unread(devices[place], why))] if why is not None else asked.value or []
+                outcome = guarded(ask, devices[place], until)
+            why = outcome.failure
+            answers[place] = [DeviceSample(_Unread(devices[place], why))] if why is not None else outcome.value or []
 
         # ThreadPoolExecutor is no option: the interpreter waits for its threads at exit, and one of these may hang in a tool.
         name = f"accelmetrics {command.names[0]}"

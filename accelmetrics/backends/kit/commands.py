@@ -183,12 +183,12 @@ class Command:
         if state not in self._proven and self.proof:
             *arguments, pattern = self.proof
             try:
-                said = run([path, *arguments], timeout=self.timeout, environment=self.environment)
+                answer = run([path, *arguments], timeout=self.timeout, environment=self.environment)
             except SourceError as error:
                 # The caller keeps this error, and a traceback would keep its frames alive.
                 return error.with_traceback(None)
-            ours = re.search(pattern, f"{said.stdout}\n{said.stderr}", re.IGNORECASE)
-            self._proven[state] = "" if ours else f"{path} is a tool of another vendor: {quoted(said.words)}"
+            ours = re.search(pattern, f"{answer.stdout}\n{answer.stderr}", re.IGNORECASE)
+            self._proven[state] = "" if ours else f"{path} is a tool of another vendor: {quoted(answer.words)}"
         words = self._proven.get(state, "")
         return SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=self.install) if words else None
 
@@ -232,13 +232,13 @@ class Command:
                 # Devices came before the error, so the tool itself works: report the parser's error.
                 if found:
                     raise
-                said = self.said(completed)
+                known = self.said(completed)
                 # A JSON document without complaints that does not parse is a new format, so the parser's error says more than the
                 # tool's words.
                 is_document = ("{" in text or text.lstrip().startswith("[")) and not completed.stderr.strip()
-                if said is None and (not failed or is_document):
+                if known is None and (not failed or is_document):
                     raise
-                raise said or self.failure(completed) from error
+                raise known or self.failure(completed) from error
             if not found and (failed or self.said(completed)):
                 raise self.failure(completed)
 
@@ -250,9 +250,9 @@ class Command:
 
     def failure(self, completed: Completed) -> SourceError:
         """Return the error of a run without devices: from the vendor's known messages, else from its exit status and last words."""
-        said = self.said(completed)
-        if said is not None:
-            return said
+        known = self.said(completed)
+        if known is not None:
+            return known
         name, words = self.names[0], completed.words
         if completed.truncated:
             return SourceError(Reason.PARSE_ERROR, f"{name} printed more than {MAX_OUTPUT} bytes and was killed")

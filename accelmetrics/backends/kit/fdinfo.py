@@ -86,8 +86,8 @@ class Client(NamedTuple):
             sizes = []
             for region in group:
                 # Memory in use comes first: "memory" is its key on older kernels, "resident" on newer. "total" is all that was allocated.
-                said = [self.counts.get(f"{kind}-{region}", MOST + 1) for kind in ("memory", "resident", "total")]
-                sizes += [size for size in said if size <= MOST][:1]
+                known = [self.counts.get(f"{kind}-{region}", MOST + 1) for kind in ("memory", "resident", "total")]
+                sizes += [size for size in known if size <= MOST][:1]
             if sizes:
                 return sum(sizes)
         return None

@@ -90,8 +90,8 @@ def quoted(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
         return f"a number of {value.bit_length()} bits"  # Python refuses to print more than 4,300 digits
     # A document may be too deep or too long for repr().
-    said = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
-    return printable(clipped(said, _LONGEST))
+    shown = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
+    return printable(clipped(shown, _LONGEST))
 
 
 def is_absent(value: object) -> bool:
@@ -140,21 +140,21 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
         printed = int(printed)  # the fast way: nearly all files hold a plain number
     if is_absent(printed):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
-    beside, value = "", printed
+    printed_unit, value = "", printed
     if isinstance(printed, str):
         found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
         if found is None:
             # Some tools print a refusal in place of the number.
             denied = DENIED.search(printed, 0, _LONGEST) is not None
             return Unavailable(Reason.NO_PERMISSION if denied else Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
-        digits, beside = found[1], found[2] or ""
+        digits, printed_unit = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     # JSON's true and false are ints in Python, but no measurement.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
     if not abs(value) <= _LARGEST:  # in this form it is true for NaN as well
         return Unavailable(Reason.INVALID_VALUE, quoted(printed))
-    converted = None if unit == PRINTED and not beside else convert(value, beside or unit or target, target)
+    converted = None if unit == PRINTED and not printed_unit else convert(value, printed_unit or unit or target, target)
     return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
 
 
@@ -557,42 +557,42 @@ class Table:
         why: Value | None = None
         places = _places(row) if only is None else (only,)
         for place in places:
-            said = record.get(place)
-            if said is None:
+            raw = record.get(place)
+            if raw is None:
                 continue
-            value = self._same(row, place, said) if isinstance(said, str) and isinstance(row, Field) else self._value(row, place, said)
+            value = self._same(row, place, raw) if isinstance(raw, str) and isinstance(row, Field) else self._value(row, place, raw)
             if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
                 return value, place
             why = why or value
         return why or self._same(row, places[0], None) or NOT_READ, None
 
-    def _same(self, row: Field | Rate, place: str, said: str | None) -> Value | None:
+    def _same(self, row: Field | Rate, place: str, raw: str | None) -> Value | None:
         """Return :meth:`_value` from a cache: most files but counters hold the same text at the next reading, or are missing again."""
-        asked = (id(row), place, said)
+        asked = (id(row), place, raw)
         if asked not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[asked] = self._value(row, place, said)
+            self._known[asked] = self._value(row, place, raw)
         return self._known[asked]
 
-    def _value(self, row: Field | Rate, place: str, said: object) -> Value | None:
+    def _value(self, row: Field | Rate, place: str, raw: object) -> Value | None:
         """Return the number at a place, or the reason why there is none; None if ``convert`` finds nothing in the text."""
-        if said is None:
+        if raw is None:
             # A pattern of files is unreadable for a person, and the first of several places may belong to another driver.
             words = f"not found: {row.words}" if "[" in place and row.words else f'{self._source} gives no "{place}"'
             return Unavailable(Reason.NOT_SUPPORTED, words)
-        if isinstance(row, Field) and row.convert is not None and not isinstance(said, Unavailable):
-            said = row.convert(said)
-        if said is None or isinstance(said, Unavailable):
-            return said
+        if isinstance(row, Field) and row.convert is not None and not isinstance(raw, Unavailable):
+            raw = row.convert(raw)
+        if raw is None or isinstance(raw, Unavailable):
+            return raw
         metric = self._metrics.get(row.metric)
         target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit or "1")
-        value = number(said, row.unit, target)
+        value = number(raw, row.unit, target)
         if value == 0 and self._zero_says_nothing(row):
             value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
-        if isinstance(said, str) and isinstance(value, Unavailable):
+        if isinstance(raw, str) and isinstance(value, Unavailable):
             # The vendor's own words for a missing value say more than a failed parse.
-            value = value._replace(reason=next((reason for words, reason in self._says if words.search(said)), value.reason))
+            value = value._replace(reason=next((reason for words, reason in self._says if words.search(raw)), value.reason))
         return value if isinstance(row, Rate) else self._possible(row, value)
 
     def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float, only: str | None = None) -> tuple[Value, str | None]:
@@ -682,8 +682,8 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
     available.
     """
     ranks: dict[str, int] = {Reason.DRIVER_UNAVAILABLE: 0, Reason.NOT_SUPPORTED: 1}
-    telling = max(one, other, key=lambda each: ranks.get(each.reason, 2))  # the first of two equal ranks
-    return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
+    stronger = max(one, other, key=lambda each: ranks.get(each.reason, 2))  # the first of two equal ranks
+    return Unavailable(stronger.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
 
 
 def _filled(template: str, instance: str) -> str:

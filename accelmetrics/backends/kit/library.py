@@ -76,15 +76,15 @@ def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = Fal
         error: The error of :func:`load_library` or :func:`import_library`.
         seen: Whether the file is known to exist; checked if ``name`` is a path.
     """
-    said = str(error)
-    missing = any(words in said for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists the places where it looked
-    if isinstance(error, (FileNotFoundError, ModuleNotFoundError)) or (missing and name in said and "needed by" not in said):
+    message = str(error)
+    missing = any(words in message for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists the places where it looked
+    if isinstance(error, (FileNotFoundError, ModuleNotFoundError)) or (missing and name in message and "needed by" not in message):
         if not (seen or os.path.isfile(name)):  # noqa: PTH113 - a module's name is no path
             return None
         # glibc skips a file for another architecture, and then reports that it found none.
-        said += " (so the loader says, too, of a file for another architecture)"
-    refused = os.strerror(errno.EACCES) in said
-    return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {said}")
+        message += " (so the loader says, too, of a file for another architecture)"
+    refused = os.strerror(errno.EACCES) in message
+    return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {message}")
 
 
 def load_first(name: str, places: Sequence[str], install: str, broken: str = "") -> ctypes.CDLL:

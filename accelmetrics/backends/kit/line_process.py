@@ -174,7 +174,7 @@ class LineProcess:
         self._max_line = max_line
         self.clock = clock
         self._pause = self._first_pause = first_pause
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._closed = False
         self._child: Child | None = None
         self._record: LineRecord | None = None
@@ -195,8 +195,8 @@ class LineProcess:
 
     def wait(self, seconds: float) -> LineRecord | None:
         """Return the newest record. Waits up to ``seconds`` for the first, or until the command has failed once."""
-        with waiting_for(self._argv[0]), self._news:
-            self._news.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
+        with waiting_for(self._argv[0]), self._changed:
+            self._changed.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
         return self.latest()
 
     def close(self) -> None:
@@ -204,9 +204,9 @@ class LineProcess:
         # In a forked process, the child and the thread belong to the parent.
         if self.failure is FORKED:
             return
-        with self._news:
+        with self._changed:
             self._closed, self.failure = True, CLOSED
-            self._news.notify_all()
+            self._changed.notify_all()
             if self._child is not None:
                 self._child.process.end()
         if threading.current_thread() is not self._thread:
@@ -214,7 +214,7 @@ class LineProcess:
 
     def forget(self) -> None:
         """Close this copy in the new process after a fork: the child, the thread and the lock's owner belong to the parent."""
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._closed, self.failure, self._record, self._child = True, FORKED, None, None
 
     # The methods from here on run on the process's own thread.
@@ -230,17 +230,17 @@ class LineProcess:
             if self.clock.monotonic() - started >= STEADY:
                 self._pause = self._first_pause
             self._fail(failure)
-            with self._news:
+            with self._changed:
                 self._child = None
                 self.ends += 1
-                self._news.notify_all()
-                self._news.wait_for(lambda: self._closed, self._pause)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closed, self._pause)
             self._pause = min(LAST_PAUSE, self._pause * 2)
 
     def _run(self) -> Unavailable:
         """Run one child from its start to its end, and return why it ended."""
         with start(self._argv, environment=self._environment, files=self._files) as child:
-            with self._news:
+            with self._changed:
                 # The last child's words must not explain this one's failure.
                 self._words = b""
                 self._due = self.clock.monotonic() + max(self._silence, START_UP)
@@ -253,11 +253,11 @@ class LineProcess:
             child.process.end()  # with everything that it left behind
         if not child.process.ended:
             # Lines came, but none was a record: the command prints something else.
-            strange = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
-            reason = Reason.PARSE_ERROR if strange else Reason.TIMED_OUT
-            return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
+            unexpected = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
+            reason = Reason.PARSE_ERROR if unexpected else Reason.TIMED_OUT
+            return self._unavailable(reason, f"gave no record for {self._silence:g} s and was killed")
         status = child.returncode
-        return self._told(Reason.DRIVER_ERROR, f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}")
+        return self._unavailable(Reason.DRIVER_ERROR, f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}")
 
     def _listen(self, child: Child) -> None:
         """Read until the child has ended, or was silent for too long."""
@@ -265,7 +265,7 @@ class LineProcess:
         opening, blocks = (self._opening, None) if isinstance(self._opening, bytes) else (b"", Blocks(self._opening))
         for stream, piece in child.read():
             if stream:
-                self._note(piece)
+                self._keep_words(piece)
             else:
                 dropped = lines.dropped
                 records = lines.feed(piece)
@@ -274,33 +274,33 @@ class LineProcess:
                 if blocks is not None:
                     # An empty piece is a pause in the output, after which the pending block may be complete.
                     records = blocks.feed(records) if piece else blocks.quiet()
-                elif strange := [line for line in records if not line.startswith(opening)]:
+                elif unexpected := [line for line in records if not line.startswith(opening)]:
                     records = [line for line in records if line.startswith(opening)]
                     # Banners and warnings on standard output explain a failure like standard error.
-                    self._note(b"\n".join((*strange, b"")))
+                    self._keep_words(b"\n".join((*unexpected, b"")))
                     if self.failure is not None:
-                        self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
+                        self._fail(self._unavailable(Reason.PARSE_ERROR, "has printed no record"))
                 now = self.clock.monotonic()
-                with self._news:
+                with self._changed:
                     if records and not self._closed:
                         self._due = now + self._silence
                         before = self._record.number if self._record is not None else 0
                         self._record = LineRecord(records[-1], now, before + len(records))
                         self.failure = None
-                        self._news.notify_all()
+                        self._changed.notify_all()
             if self.clock.monotonic() >= self._due:
                 return
 
     def _fail(self, failure: Unavailable) -> None:
-        with self._news:
+        with self._changed:
             if not self._closed:
                 self.failure = failure
 
-    def _note(self, chunk: bytes) -> None:
+    def _keep_words(self, chunk: bytes) -> None:
         """Keep the end of standard error, and of lines that are not records."""
         self._words = (self._words + chunk)[-MAX_WORDS:]
 
-    def _told(self, reason: Reason, what: str) -> Unavailable:
+    def _unavailable(self, reason: Reason, what: str) -> Unavailable:
         words = " ".join(self._words.decode("utf-8", "replace").split())[-SHOWN:]
         return Unavailable(reason, f"{self.name} {what}" + (f"; its last words: {words}" if words else ""))
 

@@ -55,10 +55,10 @@ def main(parent: int, control: int, size: int, mark: str, directory: str, argv: 
             pid = os.posix_spawn(argv[0], argv, os.environ, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
             for stream in range(3):  # only the command keeps them: the reader sees their end once the command closes them
                 os.dup2(nothing, stream)
-            _thread.start_new_thread(lambda: _tell(control, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), ())
+            _thread.start_new_thread(lambda: _send(control, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), ())
     except (OSError, RuntimeError) as error:
-        _tell(control, b"!%d" % (getattr(error, "errno", None) or EAGAIN))
-    if _told(parent, control) != b".":
+        _send(control, b"!%d" % (getattr(error, "errno", None) or EAGAIN))
+    if _await_release(parent, control) != b".":
         _kill(mark)
         _remove(directory)
         os.killpg(0, signal.SIGKILL)
@@ -73,9 +73,9 @@ def _read(control: int, size: int) -> bytes:
         return b""
 
 
-def _tell(control: int, what: bytes) -> None:
+def _send(control: int, message: bytes) -> None:
     try:
-        os.write(control, what)
+        os.write(control, message)
     except OSError:  # our process is gone
         return
 
@@ -94,16 +94,16 @@ def _prepare(directory: str, files: bytes, control: int) -> bool:
                     file.write(text)
     except OSError as error:
         if files:
-            _tell(control, b"?%d" % (error.errno or 0))
+            _send(control, b"?%d" % (error.errno or 0))
             return False
     return True
 
 
-def _told(parent: int, control: int) -> bytes:
+def _await_release(parent: int, control: int) -> bytes:
     """Wait for the final byte; empty if it will not come."""
-    heard = poll()
-    heard.register(control, POLLIN)
-    while not heard.poll(LOOK):
+    poller = poll()
+    poller.register(control, POLLIN)
+    while not poller.poll(LOOK):
         if os.getppid() != parent:
             return b""
     return _read(control, 1)
@@ -178,8 +178,8 @@ def _ps() -> list[tuple[int, int, int]]:
 
     with subprocess.Popen(["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=subprocess.PIPE, text=True) as listing:
         rows = [line.split() for line in listing.communicate(timeout=5)[0].splitlines()]
-    living = [tuple(map(int, row[:3])) for row in rows if len(row) > 3 and not row[3].startswith("Z")]
-    return [(pid, parent, group) for pid, parent, group in living if pid != listing.pid]
+    alive = [tuple(map(int, row[:3])) for row in rows if len(row) > 3 and not row[3].startswith("Z")]
+    return [(pid, parent, group) for pid, parent, group in alive if pid != listing.pid]
 
 
 def _is_marked(pid: int, mark: str) -> bool:

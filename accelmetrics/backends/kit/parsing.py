@@ -207,24 +207,24 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
         for word in _WORD.finditer(cell) if heads else ():
             start = at + word.start()
             # Overlap with each heading; a negative one is a distance.
-            shared = [min(each[1], at + word.end()) - max(each[0], start) for each in heads]
+            overlaps = [min(each[1], at + word.end()) - max(each[0], start) for each in heads]
             # A word right after another, under no heading, continues the value of that word.
-            if max(shared) > 0 or start != end + 1:
-                column = shared.index(max(shared))
+            if max(overlaps) > 0 or start != end + 1:
+                column = overlaps.index(max(overlaps))
             end = at + word.end()
             words[column].append(word[0])
-        for (_, _, heading), said in zip(heads, map(" ".join, words), strict=True):
+        for (_, _, heading), value in zip(heads, map(" ".join, words), strict=True):
             name, unit = _unit_of(heading)
-            found.setdefault(name, _beside(said, unit))
-            pair = _PAIR.fullmatch(said) if len(said) <= _LONGEST else None
+            found.setdefault(name, _append_unit(value, unit))
+            pair = _PAIR.fullmatch(value) if len(value) <= _LONGEST else None
             sides = [side.strip() for side in pair.groups() if side] if pair else []
             unit = unit or next((last[1] for side in sides if (last := _UNIT_AT_END.fullmatch(side))), "")
             for number, side in enumerate(sides):
-                found.setdefault(f"{name}.{number}", _beside(side, unit))
+                found.setdefault(f"{name}.{number}", _append_unit(side, unit))
     return found
 
 
-def _beside(value: str, unit: str) -> str:
+def _append_unit(value: str, unit: str) -> str:
     return f"{value} {unit}" if unit and value[-1:].isdigit() else value
 
 
@@ -259,8 +259,8 @@ def xml_records(text: str, tag: str) -> Iterator[dict[str, Any]]:
         for event, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
             depth += 1 if event == "start" else -1
             if event == "end" and element.tag == tag:
-                said = _element(element)
-                yield {**of_none, **(said if isinstance(said, dict) else {})}
+                record = _element(element)
+                yield {**of_none, **(record if isinstance(record, dict) else {})}
                 element.clear()
             elif event == "end" and depth == 1 and not len(element):
                 of_none[element.tag] = (element.text or "").strip()
@@ -277,8 +277,8 @@ def _element(element: Element) -> dict[str, Any] | str:
     for child in element:
         before = found.get(child.tag, [])
         found[child.tag] = [*(before if isinstance(before, list) else [before]), _element(child)] if child.tag in found else _element(child)
-    said = (element.text or "").strip()
-    return {**found, "value": said} if found and said else found or said
+    text = (element.text or "").strip()
+    return {**found, "value": text} if found and text else found or text
 
 
 def blocks(text: str, begins: str = "", ends: str = "") -> list[tuple[dict[str, str], str]]:

@@ -232,7 +232,7 @@ class PolledBackend(Pinnable):
             (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says)) for each in self.specs
         )
 
-    def _leave_others(self) -> None:
+    def _drop_others(self) -> None:
         covered = self.coverage()  # a backend promises the same metrics, whichever source is pinned
         vars(self).update(coverage=lambda: covered)
         self.specs = tuple(each._replace(instead_of="") for each in self.specs if each.name == self.pin)
@@ -247,14 +247,14 @@ class PolledBackend(Pinnable):
 
     def coverage(self) -> Coverage:
         memory = ("memoryAllocated", "memoryAllocatedBytes")
-        told = dict.fromkeys(memory, self.processes) if isinstance(self.processes, str) else self.processes
+        from_processes = dict.fromkeys(memory, self.processes) if isinstance(self.processes, str) else self.processes
         devices, machine = (
             joined_words(pair for table in tables for pair in table.words.items()) for tables in zip(*self.tables, strict=True)
         )
         return Coverage(
             {name: words for name, words in devices.items() if "{" not in name},
             machine={name: words for name, words in machine.items() if "{" not in name},
-            processes=told if self.processes and not self.exclusive else NOTHING,
+            processes=from_processes if self.processes and not self.exclusive else NOTHING,
             optional={name: words for name, words in (devices | machine).items() if "{" in name},
         )
 
@@ -277,7 +277,7 @@ class PolledDriver:
         self._lock = threading.Lock()
         self.devices: Sequence[DeviceIdentity] = ()
         self._units: dict[tuple[str, object], int] = {}
-        self._told_by: dict[tuple[int, str], int] = {}
+        self._reported_by: dict[tuple[int, str], int] = {}
         self.chosen: dict[int, Chosen] = {}
         self._is_listed = False
         # All sources are connected before the first is polled, so that streams start up meanwhile.
@@ -327,12 +327,14 @@ class PolledDriver:
         found = {MACHINE: machine[-1]} if machine else {}
         # Without a number, the position serves as one.
         identities = source.identify(listed)
-        seen = [(told, {NUMBER: position, **told}, of_card, listed[position]) for position, (told, of_card) in enumerate(identities)]
+        seen = [
+            (reported, {NUMBER: position, **reported}, of_card, listed[position]) for position, (reported, of_card) in enumerate(identities)
+        ]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
             is_beside = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
-            for told, about, of_card, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
-                if is_beside and source.repeated and not keys_of(told):
+            for reported, about, of_card, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
+                if is_beside and source.repeated and not keys_of(reported):
                     continue  # its position alone does not identify a device that another source lists
                 keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
@@ -345,20 +347,22 @@ class PolledDriver:
                     if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
                     # A position that serves as a number must not be another device's real number.
-                    taken = () if NUMBER in told else [device.vendor_index for device in devices]
+                    taken = () if NUMBER in reported else [device.vendor_index for device in devices]
                     about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
                     keys = keys_of(about)
                     devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
                 # A part of the identity is kept if a better source reported it.
                 best = {
-                    part: value for part, value in (told | of_card).items() if source.rank <= self._told_by.get((unit, part), source.rank)
+                    part: value
+                    for part, value in (reported | of_card).items()
+                    if source.rank <= self._reported_by.get((unit, part), source.rank)
                 }
-                self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
+                self._reported_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
                 devices[unit] = devices[unit]._replace(**best)
                 # A number that lost to a better source's may be another device's, so it is no key.
-                stands = keys_of({part: value for part, value in devices[unit]._asdict().items() if value != ""})
-                units.update((key, unit) for key in keys if key in stands)
+                valid = keys_of({part: value for part, value in devices[unit]._asdict().items() if value != ""})
+                units.update((key, unit) for key in keys if key in valid)
             self._units = units
             if tuple(devices) != self.devices:
                 self.devices = tuple(devices)
@@ -406,8 +410,8 @@ class PolledReader:
             return Reading(processes=NOT_NEEDED)
         state = self._units.get(unit) or self._units.setdefault(unit, _Unit(len(driver.sources)))
         polls, before = [], state.polls
-        for source, had, asked in zip(driver.sources, before, self._asked, strict=True):
-            polls.append(source.poll(had) if asked else NOT_WANTED)
+        for source, previous, asked in zip(driver.sources, before, self._asked, strict=True):
+            polls.append(source.poll(previous) if asked else NOT_WANTED)
             progress.append(source.name)
         # Stored before anything can fail: a poll that this consumer has had is not served to it again.
         state.polls = polls
@@ -428,12 +432,12 @@ class PolledReader:
         listed = [sample for sample in samples if sample is not None]
         answers = [answer for sample in listed if (answer := self._processes(sample, progress)) is not None]
         processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
-        made = self._reading(found, processes, read_at)
+        reading = self._reading(found, processes, read_at)
         state.until = math.inf if all(sample.begin is None for sample in listed) else read_at + driver.backend.lasts
         # The first reading has no rates yet, so it is not reused.
         if state.until == math.inf or not is_first:
-            state.reading = made
-        return made
+            state.reading = reading
+        return reading
 
     def _processes(self, sample: DeviceSample, progress: list[Any]) -> Processes:
         if callable(sample.processes):
@@ -576,7 +580,7 @@ class _OpenSource:
         """Whether the source is polled: the source that it replaces lists no devices."""
         return self._instead_of is None or not self._instead_of.latest.units
 
-    def poll(self, had: _Poll) -> _Poll:
+    def poll(self, previous: _Poll) -> _Poll:
         """Return the latest poll while it is fresh, else a new one.
 
         A caller that has had the latest poll gets a new one as well, unless the source has an interval or only lists devices.
@@ -587,7 +591,7 @@ class _OpenSource:
         # A thread that waited here finds the poll that the first thread made.
         with self._lock:
             fresh = max(LISTED, self._fresh) if self.latest.lists else self._fresh
-            if asked - self.latest.finished >= fresh or (self.latest is had and not self.spec.interval and not self.latest.lists):
+            if asked - self.latest.finished >= fresh or (self.latest is previous and not self.spec.interval and not self.latest.lists):
                 self.latest = self._make()
             return self.latest
 
@@ -616,12 +620,12 @@ class _OpenSource:
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
-            strange = None
+            unexpected = None
             try:
                 for each in answer:
                     record: object = each.record
                     if not isinstance(record, (Mapping, DeviceRecord)):
-                        strange = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
+                        unexpected = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
                         continue
                     if len(samples) == MOST_DEVICES + bool(self.spec.machine):
                         # A list this long is noise: none of its devices is reported.
@@ -630,8 +634,8 @@ class _OpenSource:
                     samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
-            if strange is not None:
-                raise strange
+            if unexpected is not None:
+                raise unexpected
         return answer
 
     def _connect(self) -> PollOnce:
@@ -656,7 +660,7 @@ class _OpenSource:
         address is reported for its parts if they name the card and have ids. If a number repeats, no number is trusted.
         """
         identities = [self._identity(flat(sample.record)) for sample in samples]
-        keys = [keys_of(told) for told in identities]
+        keys = [keys_of(reported) for reported in identities]
         cards: dict[object, set[str]] = {}
         for sample, each in zip(samples, keys, strict=True):
             for key in each:
@@ -664,32 +668,32 @@ class _OpenSource:
         self.repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
         numbered = all(part != NUMBER for part, _ in self.repeated)
         found = []
-        for told, each in zip(identities, keys, strict=True):
-            shared = {key: told.pop(key[0]) for key in each if key in self.repeated or (key[0] == NUMBER and not numbered)}
+        for reported, each in zip(identities, keys, strict=True):
+            shared = {key: reported.pop(key[0]) for key in each if key in self.repeated or (key[0] == NUMBER and not numbered)}
             address = {key[0]: value for key, value in shared.items() if key[0] == ADDRESS and len(cards[key]) == 1 and all(cards[key])}
-            found.append((told, address if "uuid" in told else {}))
+            found.append((reported, address if "uuid" in reported else {}))
         return found
 
     def _identity(self, record: DeviceRecord) -> dict[str, Any]:
         """Return the identity in one record. A record that stays the same object is read again only until its identity is complete."""
         if record in self._identities:
             return dict(self._identities[record])
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for attribute, where in self.spec.identity.items():
             for place in (where,) if isinstance(where, str) else where:
-                said = record.get(place)
-                value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
+                raw = record.get(place)
+                value = raw is True if attribute == "unified" else whole(raw) if attribute in NUMBERS else text(raw)
                 if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
                     continue
                 if value is not None and value is not False and value != "":
-                    told[attribute] = value
+                    reported[attribute] = value
                     break
         memory = self.table.value("memoryTotalBytes", record)
         if isinstance(memory, int):
-            told["memory_total_bytes"] = memory
-        if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
-            self._identities[record] = dict(told)
-        return told
+            reported["memory_total_bytes"] = memory
+        if reported.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
+            self._identities[record] = dict(reported)
+        return reported
 
     def close(self) -> None:
         """Close the source; a later poll reopens it."""
@@ -705,8 +709,8 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
 
 def _advised(failure: SourceError) -> Unavailable:
     """Return why the values of one source of several are missing, with the advice for that source unless its message has it."""
-    is_said = failure.advice.rpartition(": ")[2] in failure.message
-    return failure.unavailable if is_said else failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
+    is_included = failure.advice.rpartition(": ")[2] in failure.message
+    return failure.unavailable if is_included else failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
 
 
 def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:

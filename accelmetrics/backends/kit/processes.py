@@ -106,10 +106,10 @@ class ProcessTree:
         """
         if now >= self._until:
             self._known, self._inner, self._until = {}, None, now + PACE
-        known, asked = self._known, pid if numbers is None else (pid, nodes)
-        if asked not in known:
-            known[asked] = self._decide(pid, numbers, nodes)
-        return known[asked]
+        known, key = self._known, pid if numbers is None else (pid, nodes)
+        if key not in known:
+            known[key] = self._decide(pid, numbers, nodes)
+        return known[key]
 
     def _decide(self, pid: int, numbers: DriverNumbers | None, nodes: str) -> bool:
         root = self.root = number_here(self._pid) if self.root is None else self.root
@@ -167,15 +167,15 @@ class DriverNumbers:
         """
         if self.shared:
             return pid if is_visible(pid) else f"process {pid} has ended{'' if is_visible(1) else f', or {_HIDDEN}'}"
-        own, whole = self._own.get(pid), self._whole and pid in self._present
+        own, is_machines = self._own.get(pid), self._shows_machine and pid in self._present
         # No other process of our own namespace has this number, so it means the machine's process.
-        if whole and own in {None, pid}:
+        if is_machines and own in {None, pid}:
             return pid
         if own is None:
-            gone = "has ended" if self._whole else "is not in this PID namespace, or has ended"
+            gone = "has ended" if self._shows_machine else "is not in this PID namespace, or has ended"
             return f"process {pid} {gone}{'' if 1 in self._present else f', or {_HIDDEN}'}"
         held = holds(own, nodes) if nodes else None
-        if whole:
+        if is_machines:
             there = holds(pid, nodes) if nodes else None
             if held is None or there is None or held == there:
                 return f"process {pid} may be one of this PID namespace or one outside: both have this number"
@@ -200,7 +200,7 @@ class DriverNumbers:
         return {pid: pid for pid in self._present} if own is None or len(own[1]) < 2 else dict(numbers_in_own(own[1]))
 
     @cached_property
-    def _whole(self) -> bool:
+    def _shows_machine(self) -> bool:
         """Whether this ``/proc`` shows the whole machine. It then has threads of the kernel."""
         if namespace_of(1) == WHOLE_MACHINE:
             return True
@@ -435,7 +435,7 @@ class NodeHolders:
         self._wanted = wanted
         self._clock = clock
         self._looks: Mapping[int, Look] = {}
-        self._turn: list[int] = []
+        self._pending: list[int] = []
         self._patience = FIRST_PASS
 
     def held(self) -> dict[int, Mapping[str, str]]:
@@ -450,7 +450,7 @@ class NodeHolders:
         """Make one pass: look through all new processes, within the limit, and some of the known ones."""
         present = {int(entry) for entry in list_directory("/proc") if entry.isdecimal() and len(entry) < 10}
         looks = {pid: look for pid, look in self._looks.items() if pid in present}
-        self._turn = [pid for pid in self._turn if pid in looks] or sorted(looks)
+        self._pending = [pid for pid in self._pending if pid in looks] or sorted(looks)
         until, self._patience = self._clock() + self._patience, LATER_PASS
         for pid in sorted(present - looks.keys(), reverse=True):
             looks[pid] = self._look_through(pid)
@@ -458,8 +458,8 @@ class NodeHolders:
             if self._clock() >= until:
                 break
         calls = 0
-        while self._turn and calls < AGAIN:
-            pid = self._turn.pop()
+        while self._pending and calls < AGAIN:
+            pid = self._pending.pop()
             looks[pid] = self._look_through(pid)
             progress.append(pid)
             calls += looks[pid][2]

@@ -44,11 +44,11 @@ class Pinnable:
         # A copy that shares everything but the pin. If two threads make one, setdefault() keeps the first.
         made = object.__new__(type(self))
         vars(made).update(vars(self), pin=source)
-        made._leave_others()
+        made._drop_others()
         found: Self = self._pinned.setdefault(source, made)
         return found
 
-    def _leave_others(self) -> None:
+    def _drop_others(self) -> None:
         """Drop the state of sources that are not pinned."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -166,13 +166,13 @@ class DeviceDirectory(DeviceRecord):
         """Find the files at a place, in the order of their names."""
         path, *selections = _SELECTED.split(place if place.startswith("/") else f"{escape(self.path)}/{place}")
         found = [""]
-        for name, text, then in zip(selections[::3], selections[1::3], selections[2::3], strict=True):
-            beside = name if name.startswith("_") else f"/{name}"
+        for name, text, rest in zip(selections[::3], selections[1::3], selections[2::3], strict=True):
+            suffix = name if name.startswith("_") else f"/{name}"
             path = path[:-1] if path.endswith("/") else f"{path}*"
-            marks = (mark for start in found for mark in _glob(f"{start}{path}{beside}"))
+            marks = (mark for start in found for mark in _glob(f"{start}{path}{suffix}"))
             chosen = (mark for mark in marks if fnmatchcase((read_text(mark) or "").strip("\0").lower(), text.lower()))
             # From here on the paths are real names: characters of patterns in them must match themselves.
-            found, path = [escape(mark.removesuffix(beside)) for mark in chosen], then
+            found, path = [escape(mark.removesuffix(suffix)) for mark in chosen], rest
         return [each for start in found for each in _glob(f"{start}{path}")]
 
     def _files_at(self, place: str) -> list[KeptFile]:
@@ -200,10 +200,10 @@ class DeviceDirectory(DeviceRecord):
             self._progress.append(place)
 
     def _several(self, how: Callable[[list[Number]], Number], path: str) -> Value | None:
-        said = [number(self._read(path, which)) for which in range(len(self._files_at(path)))]
-        numbers = [each for each in said if not isinstance(each, Unavailable)]
+        values = [number(self._read(path, which)) for which in range(len(self._files_at(path)))]
+        numbers = [each for each in values if not isinstance(each, Unavailable)]
         # A sensor that fails makes the whole unknown. One that is absent does not.
-        reasons = sorted((each for each in said if isinstance(each, Unavailable)), key=lambda each: each.reason == Reason.NOT_SUPPORTED)
+        reasons = sorted((each for each in values if isinstance(each, Unavailable)), key=lambda each: each.reason == Reason.NOT_SUPPORTED)
         if reasons and (not numbers or reasons[0].reason != Reason.NOT_SUPPORTED):
             return reasons[0]
         return how(numbers) if numbers else None

@@ -257,14 +257,14 @@ def pci_functions() -> dict[str, list[str]]:
     # No lock, because a fork could copy it in its locked state. At worst two threads scan at the same time.
     addresses = list_directory(PCI)
     # The addresses are part of the key, so that an added or removed function is seen at once.
-    mark, now = (os.getpid(), sysroot(), *addresses), time.monotonic()
-    until, found = _BUS.get(mark, (now, {}))
+    key, now = (os.getpid(), sysroot(), *addresses), time.monotonic()
+    until, found = _BUS.get(key, (now, {}))
     if now >= until:
         found = {}
         for address in addresses:
             found.setdefault(read_text(f"{PCI}/{address}/vendor") or "", []).append(address)
         _BUS.clear()
-        _BUS[mark] = (now + BUS_LASTS, found)
+        _BUS[key] = (now + BUS_LASTS, found)
     return found
 
 

@@ -96,14 +96,14 @@ class Watchdog(subprocess.Popen[bytes]):
         self.status: int | None = None
         # marshal, because the watchdog imports only modules that load fast.
         packed = marshal.dumps(dict(files)) if files else b""
-        self.control, theirs = socket.socketpair()
-        with theirs, ExitStack() as undo:
+        self.control, child_end = socket.socketpair()
+        with child_end, ExitStack() as undo:
             undo.callback(self.control.close)
-            passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
+            passed = fcntl(child_end, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
             try:
-                given = (os.getpid(), passed, len(packed), mark, directory)
+                details = (os.getpid(), passed, len(packed), mark, directory)
                 # -I and -S: a fast start, without the program's PYTHON* variables and packages.
-                watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, given)]
+                watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, details)]
                 # A new session, so that killing the process's group leaves our program alone.
                 with Watchdog.starting:
                     super().__init__([*watched, *argv], pass_fds=(passed,), start_new_session=True, **popen)
@@ -123,15 +123,15 @@ class Watchdog(subprocess.Popen[bytes]):
             OSError: The process could not be started.
         """
         try:
-            said = self.control.recv(STATUS_SIZE)
+            message = self.control.recv(STATUS_SIZE)
         except ConnectionError:
-            said = b""
-        if said.startswith((b"!", b"?")):
-            number = int(said[1:])
-            raise (OSError if said.startswith(b"!") else FilesError)(number, os.strerror(number))
+            message = b""
+        if message.startswith((b"!", b"?")):
+            number = int(message[1:])
+            raise (OSError if message.startswith(b"!") else FilesError)(number, os.strerror(number))
         self.ended = True
-        if said:
-            self.status = int(said)
+        if message:
+            self.status = int(message)
 
     def release(self) -> None:
         """Tell the watchdog to remove the directory and exit, leaving alone the processes that its process left behind."""
