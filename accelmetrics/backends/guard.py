@@ -87,6 +87,7 @@ def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outco
     try:
         value = call(*args, **kwargs)
     except SourceError as error:
+        # The package's own errors already have a reason and words.
         reason, detail = error.unavailable
         return Outcome(None, Unavailable(reason, detail[:LONGEST]), without_frames(error), time.perf_counter() - started)
     except BaseException as error:  # the package's one broad except: foreign code may throw anything

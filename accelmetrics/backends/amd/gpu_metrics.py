@@ -112,6 +112,7 @@ def parse(data: bytes) -> MetricsTable | Unavailable:
     if layout is None:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics has revision {form}.{content}, which this release does not know")
     sizes, fields, partitions = layout
+    # Kernels have shipped different tables under one revision, so the length must fit too.
     if sizes and size not in sizes:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {sizes[0]}")
     if len(data) < size:
@@ -119,6 +120,7 @@ def parse(data: bytes) -> MetricsTable | Unavailable:
     places = dict(fields)
     if partitions:
         stride = (size - partitions - 8) // PARTITIONS  # eight bytes follow the partitions
+        # The parts of all partitions have the same length.
         places |= {BUSY.format(number): ("8I", partitions + number * stride) for number in range(PARTITIONS)}
     found = {}
     for name, (kind, offset) in places.items():

@@ -175,6 +175,8 @@ class InProcessDriver:
             if self._attempt is not None and self._attempt.outcome is not None:
                 self._attempt = None
         for unit in self.units:
+            # The module knows whole cards only. With files, it is called on a thread, so that a call that hangs delays
+            # no file.
             card = self._library.get(unit.card.address) if unit.node is None else None
             unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
         return None

@@ -151,6 +151,7 @@ def disk_collector(
         stats = read()
         now = reader.clock()
         if tuple(stats) != names:
+            # Disks are chosen again only if the list changes, since the choice reads several files per disk.
             names = tuple(stats)
             reported, summed = choose(stats)
             # A device that disappears and returns starts at 0.

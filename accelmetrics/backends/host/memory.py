@@ -119,6 +119,7 @@ def directory_of(root: str, point: str, path: str) -> str | None:
         # The process is outside of our cgroup namespace.
         return None
     root = root.rstrip("/")
+    # In a container the mount may show only a part of the tree. The path is then relative to this part.
     if path == root or path.startswith(f"{root}/"):
         path = path[len(root) :]
     return posixpath.join(point, path.strip("/")).rstrip("/") or None
@@ -127,6 +128,7 @@ def directory_of(root: str, point: str, path: str) -> str | None:
 def levels_of(point: str, directory: str) -> list[str]:
     """List the directories from a cgroup up to its mount point, the leaf first."""
     point = point.rstrip("/")
+    # A limit applies to the whole subtree of its cgroup, so all levels up to the mount count.
     levels = [directory]
     while levels[-1] != point and len(levels[-1]) > len(point):
         levels.append(posixpath.dirname(levels[-1]))

@@ -258,7 +258,7 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
     Args:
         programs: All programs.
         options: The consumer's options.
-        watches: Whether the consumer watches a process.
+        watches: Returns whether the consumer watches the process with an id.
         core: The core picked by ``LOCAL_RANK``, if any.
     """
     chosen, none, owner = programs, "no program uses the Neuron devices", ""

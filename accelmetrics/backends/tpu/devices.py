@@ -172,6 +172,7 @@ def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHold
     if len(positions) != len(ids):
         positions = ids if all(number < len(devices) for number in ids) else [None] * len(ids)
         if len(devices) == len(ids):
+            # All devices are in use, even if their holders cannot be seen.
             positions = range(len(devices))
     named = {number: None if position is None else devices[position] for number, position in zip(ids, positions, strict=True)}
     for position in sorted(set(range(len(devices))) - set(positions), key=lambda position: (position in named, position)):
