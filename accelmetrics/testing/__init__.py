@@ -1,4 +1,4 @@
-"""For users' own tests: a backend with scripted values and faults, simulated GPUs that work, a recorder of real readings, and their replay.
+"""Helpers for tests: a backend with scripted values and faults, simulated GPUs under load, and recording and replay of real readings.
 
 >>> from accelmetrics import Sampler
 >>> from accelmetrics.testing import FakeBackend

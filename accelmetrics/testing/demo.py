@@ -1,4 +1,4 @@
-"""Simulated GPUs that look as if they trained a model: what ``accelmetrics demo`` reads."""
+"""Simulated GPUs that behave as in a training run, for ``accelmetrics demo``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LIMIT, IDLE_WATTS = 700.0, 70.0
 EPOCH, EVALUATION = 60.0, 10.0
 """Seconds of training and evaluation together, and of the evaluation at their end."""
 WARMING = 20.0
-"""Seconds in which two thirds of a change of temperature happen."""
+"""Time constant of the temperature, in seconds: two thirds of a change happen within it."""
 HOT, IDLE = 1, 3
-"""The GPUs, of each four, that are cooled badly, and that do nothing."""
+"""Roles within each group of four GPUs: one is cooled badly and one is idle."""
 
 
 class DemoBackend(FakeBackend):
     """Simulated GPUs: each trains in phases of a minute, one of four is hot and lowers its clock, one of four is idle.
 
     Args:
-        devices: How many there are.
-        clock: Seconds on a clock that never goes back.
+        devices: Number of GPUs.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, devices: int = 4, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class DemoBackend(FakeBackend):
 
 
 class _TrainingDevice(FakeDevice):
-    """A simulated GPU, whose energy is the area below its power."""
+    """A simulated GPU. Its energy is the integral of its power."""
 
     def __init__(self, identity: DeviceIdentity, number: int, clock: Callable[[], float]) -> None:
         super().__init__(identity._replace(name="Simulated GPU 80GB", memory_total_bytes=MEMORY))
@@ -48,17 +48,17 @@ class _TrainingDevice(FakeDevice):
         self._lock = threading.Lock()
 
     def read(self, progress: list[Any]) -> Reading:
-        """Go on until now, and read that."""
+        """Advance the simulation to the present and return its values."""
         with self._lock:
             self.set(**self._now())
             return super().read(progress)
 
     def _now(self) -> dict[str, int | float]:
-        """Return its metrics now, on from when it was read last."""
+        """Return the present metrics, advanced from the last reading."""
         now = self._clock()
         passed, self._at = now - self._at, now
         load = self._load(now - self._began)
-        # The hot one is held down by its temperature, as a real one would be.
+        # The hot GPU lowers its clock, as a real one does.
         throttled = self._role == HOT and self._heat > 82
         watts = IDLE_WATTS + (LIMIT - IDLE_WATTS) * 0.9 * load * (0.8 if throttled else 1.0)
         self._joules += passed * (watts + self._watts) / 2
@@ -82,7 +82,7 @@ class _TrainingDevice(FakeDevice):
         }
 
     def _load(self, seconds: float) -> float:
-        """Return how busy it is, from 0 to 1: steps that wait for data now and then, and an evaluation at the end of each epoch."""
+        """Return the load from 0 to 1: training steps with occasional waits for data, and an evaluation at the end of each epoch."""
         if self._role == IDLE:
             return 0.0
         at = seconds % EPOCH

@@ -1,4 +1,4 @@
-"""A backend whose devices give the values and faults that a test scripts, also while a sampler reads it."""
+"""A backend for tests. A test sets the values and faults of its devices, also while a sampler reads them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ S = TypeVar("S", bound="Script")
 
 
 class FakeClock(MonitorClock):
-    """A clock that stands until it is told to go on, or until a monitor waits by it: a monitor on it runs back to back."""
+    """A clock that advances only by ``advance()`` and by a monitor's waits, so that a monitor takes its readings without pauses."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
 
     def advance(self, seconds: float) -> None:
-        """Let seconds pass."""
+        """Advance the clock by seconds."""
         self._now += seconds
 
     def wait(self, woken: Flag, seconds: float) -> None:
-        """Let seconds pass at once, unless the event is set."""
+        """Advance the clock by seconds instead of waiting, unless the event is set."""
         if not woken.is_set():
             self.advance(max(0.0, seconds))
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed point."""
+        """Return the clock's seconds."""
         return self._now
 
     def time_ns(self) -> int:
@@ -44,7 +44,7 @@ class FakeClock(MonitorClock):
 
 
 class Script:
-    """What becomes of a call: how long it takes, whether it returns, what it raises."""
+    """The scripted outcome of a call: its duration, its error, or that it hangs."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -53,27 +53,27 @@ class Script:
         self._free.set()
 
     def fail(self: S, error: BaseException | None) -> S:
-        """Let every call raise an error, until ``fail(None)``."""
+        """Make every call raise an error, until ``fail(None)``."""
         self._error = error
         return self
 
     def slow(self: S, seconds: float, steps: int = 1) -> S:
-        """Let every call be ``steps`` calls of ``seconds`` each."""
+        """Make every call consist of ``steps`` driver calls of ``seconds`` each."""
         self._delay, self._steps = seconds, steps
         return self
 
     def hang(self: S) -> S:
-        """Let the next call not return, until ``release()``."""
+        """Make the next call hang until ``release()``."""
         self._free.clear()
         return self
 
     def release(self: S) -> S:
-        """Let a hanging call return."""
+        """Make a hanging call return."""
         self._free.set()
         return self
 
     def play(self, progress: list[Any]) -> None:
-        """Do as scripted, and note each step."""
+        """Act as scripted. Append to ``progress`` after each step."""
         for _ in range(self._steps):
             if self._delay:
                 time.sleep(self._delay)
@@ -84,11 +84,11 @@ class Script:
 
 
 class FakeDevice(Script):
-    """One scripted device, whose readings do as its script says.
+    """A scripted device.
 
     Attributes:
-        identity: Its identity; replace it to have it change.
-        reads: How often it was read.
+        identity: Its identity. Replace it to simulate a change.
+        reads: Number of readings.
     """
 
     def __init__(self, identity: DeviceIdentity) -> None:
@@ -100,34 +100,34 @@ class FakeDevice(Script):
         self._processes: Processes = None
 
     def set(self, **values: ScriptedValue) -> FakeDevice:
-        """Give metrics values: numbers, or callables that are called at every reading."""
+        """Set the values of metrics: numbers, or functions that are called at every reading."""
         self._values.update(values)
         for name in values:
             self._missing.pop(name, None)
         return self
 
     def miss(self, name: str, reason: str = Reason.NOT_SUPPORTED, detail: str = "") -> FakeDevice:
-        """Let a metric be missing, with a reason."""
+        """Make a metric missing, with a reason."""
         self._values.pop(name, None)
         self._missing[name] = Unavailable(reason, detail)
         return self
 
     def run(self, *processes: DeviceProcess) -> FakeDevice:
-        """Let these processes use the device."""
+        """Set the processes that use the device."""
         self._processes = processes
         return self
 
     def unlist(self, reason: str = Reason.NOT_SUPPORTED, detail: str = "") -> FakeDevice:
-        """Let the processes that use the device be unknown, with a reason."""
+        """Make the processes unknown, with a reason."""
         self._processes = Unavailable(reason, detail)
         return self
 
     def lose(self) -> FakeDevice:
-        """Let it fall off the bus, until ``fail(None)``."""
+        """Make every call fail as for a device that fell off the bus, until ``fail(None)``."""
         return self.fail(SourceError(Reason.DEVICE_LOST, "the device has fallen off the bus"))
 
     def read(self, progress: list[Any]) -> Reading:
-        """Read it as scripted."""
+        """Return the scripted reading, or raise the scripted error."""
         self.reads += 1
         self.play(progress)
         values = {name: value() if callable(value) else value for name, value in self._values.items()}
@@ -138,18 +138,18 @@ class FakeBackend:
     """A scripted backend; pass it to ``Sampler(backends=[…])``.
 
     Args:
-        name: Its name; one with the name of a built-in backend owes the same metrics.
-        kind: The kind of its devices; None makes it a host, which gives whole keys.
-        devices: How many there are.
+        name: Its name. With the name of a built-in backend it has the same coverage.
+        kind: The kind of its devices; None makes it a host, whose names are whole keys.
+        devices: Number of devices.
         vendor: The vendor in their identities.
-        interval: Seconds between two readings in the background; 0 to be read when asked.
+        interval: Seconds between two readings in the background; 0 to read on request.
 
     Attributes:
-        opening: What becomes of its opening.
-        opened: How often it was opened.
-        closed: How often its driver was closed.
-        options: What each reader was told, in order.
-        detection: What detection finds.
+        opening: The scripted outcome of opening it.
+        opened: Number of times it was opened.
+        closed: Number of times its driver was closed.
+        options: The options of each reader, in order.
+        detection: The result of ``detect()``.
     """
 
     def __init__(
@@ -174,18 +174,18 @@ class FakeBackend:
 
     @property
     def machine(self) -> FakeDevice:
-        """What belongs to no device: give it whole keys, and the driver has one more unit."""
+        """The machine-wide unit, for values with whole keys. The first use adds it to the driver."""
         if self._machine is None:
             self._machine = FakeDevice(_identity(self.kind or "gpu", "", 0))
         return self._machine
 
     @property
     def machine_wide(self) -> bool:
-        """Whether the machine was given anything, or is all there is."""
+        """Whether there is a machine-wide unit."""
         return self.kind is None or self._machine is not None
 
     def reorder(self, *numbers: int) -> None:
-        """Let the driver list its devices in another order, or fewer of them, when it is opened next."""
+        """Change the order of the devices, or list fewer of them, from the next opening on."""
         self._devices = [self._devices[number] for number in numbers]
 
     def go_away(self) -> None:
@@ -197,18 +197,18 @@ class FakeBackend:
         self._gone = False
 
     def detect(self) -> Detection:
-        """Give the scripted detection."""
+        """Return ``detection``."""
         return self.detection
 
     def open(self) -> FakeDriver:
-        """Open as scripted."""
+        """Return a driver, or act as ``opening`` says."""
         self.opened += 1
         self.opening.play([])
         self.check()
         return FakeDriver(self)
 
     def coverage(self) -> Coverage:
-        """Give what a built-in backend of this name gives, and the rows in ``metrics``."""
+        """Return the coverage of the built-in backend of this name, with the rows in ``metrics`` added."""
         parts = {part: dict(names) for part, names in declared(self.name)._asdict().items()}
         for row in self.metrics:
             part = "processes" if row.of_process else "optional" if row.templated else "devices" if row.device_part else "machine"
@@ -216,23 +216,23 @@ class FakeBackend:
         return Coverage(**parts)
 
     def own_metrics(self) -> Iterable[Metric]:
-        """Give the rows in ``metrics``."""
+        """Return the rows in ``metrics``."""
         return self.metrics
 
     def check(self) -> None:
-        """Raise what a driver that is not loaded raises, while the driver is unloaded."""
+        """Raise :class:`DriverGoneError` while the driver is unloaded."""
         if self._gone:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, "the scripted driver is not loaded", backend=self.name, advice="call come_back()"
             )
 
     def all_devices(self) -> list[FakeDevice]:
-        """Return what can be read, in the driver's order: the devices, then the machine if it was given anything."""
+        """Return the devices in the driver's order, followed by the machine-wide unit if there is one."""
         return list(self._devices) if self._machine is None else [*self._devices, self._machine]
 
 
 class FakeDriver:
-    """An open scripted backend, which notes what its readers are told and is the reader of each."""
+    """An open scripted backend. It is also the reader of each consumer."""
 
     source = "script"
 
@@ -243,22 +243,22 @@ class FakeDriver:
 
     @property
     def devices(self) -> list[DeviceIdentity]:
-        """What the script lists; none for a host."""
+        """Identities of the listed devices; empty for a host."""
         count = len(self._listed) - self.machine_wide
         return [device.identity for device in self._listed[:count]]
 
     def reader(self, options: ReadOptions) -> FakeDriver:
-        """Note what the reader is told."""
+        """Record the options of a consumer in ``FakeBackend.options``, and return this driver as its reader."""
         self._backend.options.append(options)
         return self
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        """Read one device as scripted."""
+        """Return the scripted reading of a unit."""
         self._backend.check()
         return self._listed[unit].read(progress)
 
     def close(self) -> None:
-        """Count it."""
+        """Count the call in ``FakeBackend.closed``."""
         self._backend.closed += 1
 
 

@@ -1,4 +1,4 @@
-"""Record a machine's readings and replay them elsewhere: a test of your monitor on hardware that you do not have.
+"""Record the readings of a machine and replay them elsewhere, to test a monitor on hardware that is not at hand.
 
 >>> from accelmetrics import Sampler
 >>> from accelmetrics.testing import Recorder, Recording
@@ -27,10 +27,10 @@ from accelmetrics.schemas.snapshot import Snapshot
 
 
 class Recorder:
-    """Writes a sampler's snapshots to a file, one document a line.
+    """Writes the snapshots of a sampler to a file, as one JSON document per line.
 
     Args:
-        path: The file; one that exists is replaced.
+        path: The file. An existing file is replaced.
         sampler: The sampler to record.
     """
 
@@ -39,7 +39,7 @@ class Recorder:
         self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - closed with the recorder
 
     def take(self, samples: int = 1, interval: float = 0.0) -> list[Snapshot]:
-        """Record ``samples`` snapshots, ``interval`` seconds apart, and return them too."""
+        """Record ``samples`` snapshots, ``interval`` seconds apart, and return them."""
         taken: list[Snapshot] = []
         due = time.monotonic()
         for _ in range(samples):
@@ -62,10 +62,10 @@ class Recorder:
 
 
 class Recording:
-    """Snapshots in the order in which they were taken.
+    """Recorded snapshots, in order of time.
 
     Attributes:
-        snapshots: All of them.
+        snapshots: The snapshots.
     """
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
@@ -75,10 +75,10 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read a recorder's file, or one that the exporter ``jsonl`` wrote; a last line that was cut off is left out.
+        """Read a file of :class:`Recorder` or of the ``jsonl`` exporter. A last line that was cut off is left out.
 
         Raises:
-            DocumentError: Some line is no document; the message names it.
+            DocumentError: A line is not a document. The message names the line.
         """
         from accelmetrics.schemas import recording  # loads pydantic
 
@@ -90,10 +90,10 @@ class Recording:
         return cls(snapshots)
 
     def backends(self, loop: bool = False) -> list[ReplayBackend]:
-        """Make backends that replay the recording: one per kind of device, and one for the host.
+        """Return backends that replay the recording: one for each kind of device, and one for the host.
 
         Args:
-            loop: Begin again after the last snapshot, instead of being ``stale`` from then on.
+            loop: Start again after the last snapshot. Otherwise all values are ``stale`` from then on.
         """
         kinds = dict.fromkeys(device.kind for snapshot in self.snapshots for device in snapshot.devices)
         found: list[ReplayBackend] = [ReplayBackend(self.snapshots, kind, loop) for kind in kinds]
@@ -103,12 +103,12 @@ class Recording:
 
 
 class ReplayBackend:
-    """Replays what was recorded of one kind of device, or of the host. Each reader starts at the first snapshot.
+    """Replays the recorded values of one kind of device, or of the host. Each reader starts at the first snapshot.
 
     Args:
-        snapshots: What was recorded.
+        snapshots: The recorded snapshots.
         kind: The kind of devices; None for the host.
-        loop: Begin again after the last snapshot.
+        loop: Start again after the last snapshot.
     """
 
     interval = 0.0
@@ -125,27 +125,27 @@ class ReplayBackend:
         self.machine_wide = kind is None
 
     def detect(self) -> Detection:
-        """Find the recording, which is always there."""
+        """Return that the devices are present."""
         return Detection(True, f"a recording of {len(self.snapshots)} snapshots", len(self.devices))
 
     def open(self) -> ReplayBackend:
-        """Open it: a recording is its own driver."""
+        """Return this object, which is its own driver."""
         return self
 
     def coverage(self) -> Coverage:
-        """Return what is owed: nothing but what was recorded."""
+        """Return an empty coverage, so that metrics that were not recorded need no reason."""
         return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
-        """Return none: recorded metrics are in the catalogue, or passed on as they are."""
+        """Return no rows: recorded metrics are in the catalogue, or keep their keys."""
         return ()
 
     def reader(self, options: ReadOptions) -> _Replay:
-        """Make a reader that starts at the first snapshot."""
+        """Return a reader that starts at the first snapshot."""
         return _Replay(self)
 
     def close(self) -> None:
-        """Return at once: there is nothing to give back."""
+        """Do nothing: there is nothing to close."""
 
 
 class _Replay:
@@ -170,6 +170,6 @@ class _Replay:
 
 
 def _host_part(flat: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """Return what belongs to no device."""
+    """Return the entries whose keys belong to no device."""
     kinds = {device.kind for device in snapshot.devices}
     return {key: value for key, value in flat.items() if key.partition(".")[0] not in kinds}
