@@ -115,8 +115,12 @@ def _wait(
     options: Namespace, stopped: Stop, hung_up: Stop, watching: Monitor, endpoint: PrometheusExporter, manager: ServiceManager
 ) -> Namespace | None:
     """Wait until it is stopped, or its configuration has changed; return what that is now, and None when it is stopped."""
+    heard = 0
     while not stopped.wait(Stop.STEP):
         manager.beat(watching.status.ticks, bool(watching.error), options.interval)
+        if options.ui and watching.status.ticks != heard:  # the page shows what programs log
+            heard = watching.status.ticks
+            watching.hear_programs()
         if not hung_up.signal:
             continue
         hung_up.signal = 0

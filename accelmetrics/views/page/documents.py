@@ -34,13 +34,14 @@ from accelmetrics._version import __version__
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
 from accelmetrics.schemas.reading import Header, header
-from accelmetrics.schemas.record import Finding, Record
+from accelmetrics.schemas.record import Finding, Record, Step
 from accelmetrics.schemas.ring import History, Ring, Row
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
+from accelmetrics.views.training import HOLDS, LEAST_HOLD, TRAINING_VALUES, TrainingSeries
 from accelmetrics.visibility.processes import ProcessLookup
 
 JSON, LINES, HTML = "application/json", "application/x-ndjson", "text/html; charset=utf-8"
@@ -97,6 +98,10 @@ HOST_LINES: Mapping[str, tuple[str, str, Callable[[Sequence[float]], float]]] = 
     "host_network_received": ("network.recvBps", "", max),
 }
 """Lines of the host: how the keys begin and end that each is made of, and how."""
+TRAINING = "training "
+"""In columns, before the name of a program that logs steps."""
+MOST_PROGRAMS = 16
+"""Programs with graphs at once."""
 RELOAD = 5
 """Seconds until a browser that runs no scripts asks again."""
 PLAIN_PAGE = """\
@@ -291,7 +296,7 @@ class NodeDocuments:
             return
         self._sequence += 1
         if self._history is not None:
-            self._history.add(self._sequence, record.snapshot)
+            self._history.add(self._sequence, record.snapshot, record.steps)
         self._latest = LatestReading(self._sequence, record, time.monotonic())
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the server has ended
@@ -313,6 +318,8 @@ class NodeDocuments:
         return {
             **state_document(self._view(reading), reading.sequence, commands=self._commands),
             "kept_seconds": self._kept,
+            "training": {} if self._history is None else self._history.training,
+            "training_metrics": {name: {"label": row.label, "unit": row.unit} for name, row in TRAINING_VALUES.items()},
         }
 
     def _view(self, reading: LatestReading) -> NodeView:
@@ -339,8 +346,9 @@ def _columns_query(route: Route) -> ColumnsQuery:
     if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
         raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
     asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
-    if unknown := [name for name in asked if name and name not in DRAWN and name not in HOST_LINES]:
-        raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join((*DRAWN, *HOST_LINES))}")
+    known = (*DRAWN, *HOST_LINES, *TRAINING_VALUES)
+    if unknown := [name for name in asked if name and name not in known]:
+        raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(known)}")
     devices = frozenset(filter(None, route.get_query_argument("devices", "").split(",")))
     span, begin, end = (_seconds(route, name) for name in ("span", "from", "to"))
     return int(told), frozenset(asked), devices, span, begin, end
@@ -401,6 +409,7 @@ class PageHistory:
 
     def __init__(self, interval: float, kept: float = KEPT) -> None:
         self.interval = interval
+        self._kept = kept
         self._lock = Lock()
         self._rows = Ring(min(READINGS, max(RECENT, round(kept / interval))))
         self._width = kept / (READINGS / 2) if kept > READINGS * interval else 0.0
@@ -408,9 +417,14 @@ class PageHistory:
         self._older = Ring(READINGS)
         self._stretch: list[Row] = []
         self._recent: deque[tuple[int, Row]] = deque(maxlen=RECENT + 1)
+        self._steps = TrainingSeries()
+        self._logged: dict[str, dict[str, tuple[float, float]]] = {}
+        """By program and name: the value logged last, and until when it holds."""
+        self.training: dict[str, dict[str, Any]] = {}
+        """By the key of its columns, each program that logged while the history was kept: its name, and the names of its values."""
 
-    def add(self, sequence: int, snapshot: Snapshot) -> None:
-        """Remember a reading under its number, which rises."""
+    def add(self, sequence: int, snapshot: Snapshot, steps: Sequence[Step] = ()) -> None:
+        """Remember a reading under its number, which rises, with the values that programs logged last."""
         shown = snapshot.header
 
         def lay_out() -> tuple[Header, list[int], list[tuple[Callable[[Sequence[float]], float], list[int]]]]:
@@ -432,6 +446,10 @@ class PageHistory:
         values = array("d", [numbers[place] for place in chosen])
         values.extend(made([numbers[place] for place in places]) for made, places in of_host)
         seconds = snapshot.time_ns / 1e9
+        logged = self._log(seconds, steps)
+        if wider := drawn.with_keys(tuple(logged)) if logged else None:
+            drawn = wider
+            values.extend(logged.values())
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
@@ -443,19 +461,43 @@ class PageHistory:
             if self._width:
                 self._thin_out(row)
 
+    def _log(self, seconds: float, steps: Sequence[Step]) -> dict[str, float]:
+        """Return by column the values that programs logged last: each for some steps, nan after that."""
+        for program, _, found in self._steps.add(steps):
+            held = max(LEAST_HOLD, HELD * self.interval, HOLDS * (found.get("step_seconds") or 0.0))
+            values = self._logged.pop(program, {})
+            values |= {name: (math.nan if value is None else value, seconds + held) for name, value in found.items()}
+            self._logged[program] = values  # the one that logged last is the last
+            key = f"{TRAINING}{program}"
+            self.training = {**self.training, key: {"name": program or "this program", "metrics": [*values]}}
+        for program, values in list(self._logged.items()):
+            last = max(until for _, until in values.values())
+            if last < seconds - self._kept or len(self._logged) > MOST_PROGRAMS:
+                del self._logged[program]
+                self.training = {key: told for key, told in self.training.items() if key != f"{TRAINING}{program}"}
+        return {
+            f"{TRAINING}{program} {name}": value if seconds <= until else math.nan
+            for program, values in self._logged.items()
+            if any(seconds <= until for _, until in values.values())
+            for name, (value, until) in values.items()
+        }
+
     def _thin_out(self, row: Row) -> None:
         """Collect the readings of a stretch; when it is over, keep their least and their greatest values."""
         rows = self._stretch
         if rows and (rows[0].time // self._width != row.time // self._width or rows[0].header is not row.header):
-            pairs = [_extremes(values) for values in zip(*(one.values for one in rows), strict=True)]
+            pairs = [
+                _extremes([value if math.isfinite(value) else None for value in values])
+                for values in zip(*(one.values for one in rows), strict=True)
+            ]
             ends = rows if len(rows) == 1 else (rows[0], rows[-1])
             for place, one in enumerate(ends):
-                numbers = array("d", [pair[place] or 0.0 for pair in pairs])
+                numbers = array("d", [math.nan if (value := pair[place]) is None else value for pair in pairs])
                 self._older.append(one.header, numbers, one.time, int(one.time * 1e9), (), joined=True, tick=True)
             rows.clear()
         rows.append(row)
 
-    def _kept(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Column], float]:
+    def _all(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Column], float]:
         """Return the columns of all that is kept, and the seconds between two of its times at most."""
         columns = History(self._rows).to_dict(wanted)
         first = columns["time"][0] if columns["time"] else None
@@ -494,7 +536,7 @@ class PageHistory:
         """
 
         def wanted(name: str) -> bool:
-            device, _, metric = name.partition(" ")
+            device, _, metric = name.rpartition(" ")
             return metric in metrics and (not devices or device in devices)
 
         with self._lock:
@@ -502,10 +544,10 @@ class PageHistory:
             if recent and recent[-1] is not self._recent[-1]:
                 end = min(recent[-1][1].time, math.inf if end is None else end)
             partly = any(number == since for number, _ in recent)
-            columns, pace = ({}, self.interval) if partly else self._kept(wanted)
+            columns, pace = ({}, self.interval) if partly else self._all(wanted)
         if partly:
             rows = [row for number, row in recent if number >= since]
-            given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
+            given = [{name: value for name, value in zip(row.layout, row.values, strict=True) if math.isfinite(value)} for row in rows]
             names = dict.fromkeys(name for row in rows[1:] for name in row.layout if wanted(name))
             columns = {"time": [row.time for row in rows], **{name: [values.get(name) for values in given] for name in names}}
         times = [at for at in columns.pop("time") if at is not None]
@@ -529,8 +571,9 @@ class PageHistory:
                     found[name] += [None] if place is None else _extremes(column[stretches[place][1] : stretches[place][2]])
         series: dict[str, dict[str, Column]] = {}
         for name, column in found.items():
-            device, _, metric = name.partition(" ")
-            series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
+            device, _, metric = name.rpartition(" ")
+            write = _significant if metric in TRAINING_VALUES else _rounded
+            series.setdefault(device, {})[metric] = [None if value is None else write(value) for value in column]
         return {
             "sequence": recent[-1][0] if recent else 0,
             "complete": not partly,
@@ -546,6 +589,15 @@ class PageHistory:
                 found.append((before + width, None))
             found.append((at, place))
         return found
+
+
+def _rounded(value: float) -> float:
+    return round(value, DIGITS)
+
+
+def _significant(value: float) -> float:
+    """Round to so many digits as are seen in a graph, however small the value is: learning rates are."""
+    return float(f"{value:.6g}")
 
 
 def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:

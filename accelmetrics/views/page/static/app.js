@@ -182,8 +182,7 @@ class Page {
     let reading;
     if (this.#updates === null) {
       const state = await ask("api/state");
-      this.#graphs.metrics = state.metrics;
-      this.#graphs.host = state.host_metrics;
+      this.#graphs.know(state);
       const query = this.#history.query(this.#graphs.columns, this.#view.span);
       if (this.#streams) this.#updates = new Updates(`api/updates?${query}`);
       else reading = [state, await ask(`api/history?${query}`)];
@@ -194,8 +193,7 @@ class Page {
     const [state, columns] = reading;
     if (state.sequence !== this.#state?.sequence) this.#changed = this.#answered;
     this.#state = state;
-    this.#graphs.metrics = state.metrics;
-    this.#graphs.host = state.host_metrics;
+    this.#graphs.know(state);
     this.#history.update(columns);
     const names = this.#graphs.columns;
     await this.#readZoomed(names);

@@ -14,6 +14,9 @@ const TWOS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const CROSSHAIR = "accelmetrics";
 export const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz"];
 const HOST_AT_FIRST = ["host_cpu", "host_memory", "host_disk", "host_network"];
+const TRAINING = "training"; // the graph of these, each line to a scale of its own; a graph of one of them is training_NAME
+const TOGETHER = ["loss", "step_seconds", "tokens_per_second", "samples_per_second", "tokens_per_joule", "samples_per_joule"];
+const LISTED_MARKS = 3; // findings that are listed below a graph
 const LIMITS = { power_watts: "power_limit_watts", temperature_celsius: "slowdown_celsius" }; // drawn as a line across
 // Okabe and Ito's colours; two of them are another one on white and on black.
 const COLOURS = ["--line", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "--line-pale"];
@@ -159,6 +162,17 @@ export function partsOf(history, key, lines) {
   return Object.entries(lines).map(([metric, name], place) => ({ name, values: history.column(key, metric), look: lookAt(place) }));
 }
 
+/** The lines of what programs log: `programs` by key, `metrics` with label and unit. Of several programs each line has the program's name. */
+function trainingLines(history, { programs, metrics }, names) {
+  const named = Object.entries(programs).flatMap(([key, { name, metrics: logged }]) => names.filter((one) => logged.includes(one)).map((one) => [key, name, one]));
+  const several = Object.keys(programs).length > 1;
+  return named.map(([key, program, name], place) => {
+    const { label, unit } = metrics[name];
+    const line = names.length === 1 ? program : several ? `${label}, ${program}` : label;
+    return { name: line, values: history.column(key, name), look: lookAt(place), unit, scale: name };
+  });
+}
+
 /** The lines of a metric: one a device; of many devices the band and the chosen ones. */
 function linesOf(history, metric, lines) {
   const drawn = lines.drawn.map((key) => ({ name: key, values: history.column(key, metric), look: lines.look(key) }));
@@ -184,11 +198,14 @@ export class Graph {
   #built = "";
   #rows = [];
   #limits = [];
+  #marks = [];
   #data = [[]];
   #pointed = false;
 
-  constructor({ label, unit, top }, view, tools = []) {
+  /** `fitted`: the scale goes from the least to the greatest value, of each line's own `scale` where it has one. */
+  constructor({ label, unit, top, fitted = false }, view, tools = []) {
     this.unit = unit;
+    this.fitted = fitted;
     this.top = top;
     this.view = view;
     const symbol = unit.startsWith("By") ? "" : unitSymbol(unit);
@@ -203,7 +220,8 @@ export class Graph {
     this.readout.append(this.time, " ", this.list);
     this.tip = element("div", { className: "tip", hidden: true, ariaHidden: "true" });
     const caption = element("figcaption", {}, element("h3", { textContent: this.caption }), element("span", { className: "figure-tools" }, ...tools));
-    this.figure = element("figure", {}, caption, this.area, this.readout);
+    this.marks = element("p", { className: "marks", hidden: true });
+    this.figure = element("figure", {}, caption, this.area, this.readout, this.marks);
     this.area.addEventListener("keydown", (event) => this.#move(event));
     this.area.addEventListener("blur", () => this.#leave());
     this.area.addEventListener("pointerenter", () => (this.#pointed = true));
@@ -213,12 +231,16 @@ export class Graph {
     });
   }
 
-  /** Draw lines: `{name, values, look}`, the first three of them a band where `banded`. */
-  update(times, rows, { banded = false, limits = [] } = {}) {
+  /**
+   * Draw lines: `{name, values, look}`, the first three of them a band where `banded`; with `unit` and `scale` where these are a line's own.
+   * `marks`: moments with words, `{at, severity, words}`.
+   */
+  update(times, rows, { banded = false, limits = [], marks = [] } = {}) {
+    this.#marks = marks;
     this.#rows = rows;
     this.#data = [times, ...rows.map((row) => row.values)];
     this.#limits = [...new Set(limits)].sort((one, other) => one - other);
-    const built = JSON.stringify([banded, rows.map(({ name, look }) => [name, look]), style("--text")]);
+    const built = JSON.stringify([banded, rows.map(({ name, look, scale }) => [name, look, scale]), style("--text")]);
     if (built !== this.#built) this.#build(banded);
     else this.#plot.setData(this.#data);
     this.#built = built;
@@ -229,9 +251,9 @@ export class Graph {
   /** What is drawn, as a table of texts that are separated by commas. */
   csv() {
     const quoted = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
-    const symbol = unitSymbol(this.unit);
     const [first, last] = this.#times();
-    const lines = [["time", ...this.#rows.map(({ name }) => quoted(symbol ? `${name} (${symbol})` : name))].join(",")];
+    const heading = ({ name, unit }) => (unitSymbol(unit ?? this.unit) ? `${name} (${unitSymbol(unit ?? this.unit)})` : name);
+    const lines = [["time", ...this.#rows.map((row) => quoted(heading(row)))].join(",")];
     this.#data[0].forEach((at, i) => {
       if (at < first || at > last) return;
       lines.push([new Date(at * 1000).toISOString(), ...this.#rows.map(({ values }) => values[i] ?? "")].join(","));
@@ -242,7 +264,10 @@ export class Graph {
   #build(banded) {
     this.#plot?.destroy();
     const axis = { stroke: style("--text"), grid: { stroke: style("--grid"), width: 1 }, ticks: { stroke: style("--grid"), width: 1 } };
-    const line = (look) => ({
+    const scales = new Set(this.#rows.map(({ scale }) => scale ?? "y"));
+    const own = scales.size > 1;
+    const line = ({ look, scale }) => ({
+      scale: own ? scale : "y",
       stroke: look.hidden ? "transparent" : look.colour,
       width: look.hidden ? 0 : 1.5,
       dash: look.dash,
@@ -263,15 +288,19 @@ export class Graph {
           points: { size: 6 },
           bind: { dblclick: () => () => this.view.zoom() },
         },
-        scales: { x: { range: () => this.#times() }, y: { range: (_, least, most) => this.#range(least, most) } },
+        scales: {
+          x: { range: () => this.#times() },
+          ...Object.fromEntries([...(own ? scales : ["y"])].map((scale) => [scale, { range: (_, least, most) => this.#range(least, most) }])),
+        },
         axes: [
           { ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 },
-          ofBytes ? { ...values, incrs: TWOS } : values,
+          // Lines with scales of their own have no common axis: the read-out has their values.
+          ...(own ? [] : [ofBytes ? { ...values, incrs: TWOS } : values]),
         ],
-        series: [{}, ...this.#rows.map(({ look }) => line(look))],
+        series: [{}, ...this.#rows.map(line)],
         bands: banded ? [{ series: [1, 3], fill: style("--band") }] : [],
         hooks: {
-          draw: [(plot) => this.#drawLimits(plot)],
+          draw: [(plot) => this.#drawLimits(plot), (plot) => this.#drawMarks(plot)],
           setCursor: [() => this.#describe()],
           setSelect: [(plot) => this.#select(plot)],
         },
@@ -299,6 +328,10 @@ export class Graph {
 
   #range(least, most) {
     if (isNumber(this.top)) return [0, this.top];
+    if (this.fitted && isNumber(least)) {
+      const room = (most - least) * 0.05 || Math.abs(most) * 0.05 || 1;
+      return [least - room, most + room];
+    }
     const greatest = Math.max(most ?? 0, this.#limits.at(-1) ?? 0);
     return [Math.min(0, least ?? 0), greatest > 0 ? greatest * 1.05 : 1];
   }
@@ -314,6 +347,29 @@ export class Graph {
       ctx.moveTo(bbox.left, at);
       ctx.lineTo(bbox.left + bbox.width, at);
       ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  /** Draw a line and a triangle where something was found. */
+  #drawMarks({ ctx, bbox, valToPos, pxRatio }) {
+    const [first, last] = this.#times();
+    ctx.save();
+    for (const { at, severity } of this.#marks) {
+      if (at < first || at > last) continue;
+      const [x, size] = [Math.round(valToPos(at, "x", true)), 6 * (pxRatio ?? devicePixelRatio)];
+      const bottom = bbox.top + bbox.height;
+      ctx.strokeStyle = ctx.fillStyle = style({ critical: "--hot", warning: "--warm" }[severity] ?? "--pale");
+      ctx.setLineDash([3, 3]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bottom);
+      ctx.stroke();
+      ctx.beginPath();
+      ctx.moveTo(x, bottom - size);
+      ctx.lineTo(x - size / 2, bottom);
+      ctx.lineTo(x + size / 2, bottom);
+      ctx.fill();
     }
     ctx.restore();
   }
@@ -337,20 +393,25 @@ export class Graph {
     const times = this.#data[0];
     if (!times.length) return;
     const at = Math.min(this.#plot?.cursor.idx ?? times.length - 1, times.length - 1);
-    const words = (value) => (isNumber(value) ? inWords(value, this.unit) : "-");
+    const words = (value, unit) => (isNumber(value) ? inWords(value, unit ?? this.unit) : "-");
     setText(this.time, clock(new Date(times[at] * 1000)));
     const make = () => element("span", { className: "entry" }, element("i", { ariaHidden: "true" }), element("span"), " ");
-    const write = (entry, { name, values, look }) => {
+    const write = (entry, { name, values, look, unit }) => {
       const [swatch, text] = entry.children;
       if (swatch.style.backgroundColor !== look.colour && swatch.dataset.colour !== look.colour) {
         swatch.style.backgroundColor = swatch.dataset.colour = look.colour;
       }
-      setText(text, `${name} ${words(values[at])}`);
+      setText(text, `${name} ${words(values[at], unit)}`);
     };
     const nameOf = ({ name }) => name;
     setChildren(this.list, this.#rows, nameOf, make, write);
+    const [first, last] = this.#times();
+    const found = this.#marks.filter(({ at: since }) => since >= first && since <= last).map(({ at: since, words: said }) => `▲ ${clock(new Date(since * 1000))} ${said}`);
+    setHidden(this.marks, found.length === 0);
+    const more = found.length > LISTED_MARKS ? `${found.length - LISTED_MARKS} earlier. ` : "";
+    setText(this.marks, found.length ? `${more}${found.slice(-LISTED_MARKS).join(". ")}` : "");
     const canvas = this.#plot?.ctx.canvas;
-    if (canvas) setAttribute(canvas, "aria-label", `${this.caption}. ${this.#rows.map((row) => this.#inWords(row)).join(". ")}`);
+    if (canvas) setAttribute(canvas, "aria-label", `${this.caption}. ${[...this.#rows.map((row) => this.#inWords(row)), ...found].join(". ")}`);
     this.#point(at, make, write, nameOf);
   }
 
@@ -363,7 +424,8 @@ export class Graph {
     if (!this.tip.children.length) this.tip.append(element("b"), element("div"), element("small"));
     const [time, list, more] = this.tip.children;
     const value = ({ values }) => values[at] ?? -Infinity;
-    const sorted = [...this.#rows].sort((one, other) => value(other) - value(one));
+    const alike = new Set(this.#rows.map(({ scale }) => scale)).size < 2;
+    const sorted = alike ? [...this.#rows].sort((one, other) => value(other) - value(one)) : this.#rows;
     setText(time, this.time.textContent);
     setChildren(list, sorted.slice(0, ROWS_AT_POINTER), nameOf, make, write);
     setText(more, sorted.length > ROWS_AT_POINTER ? `and ${sorted.length - ROWS_AT_POINTER} more below` : "");
@@ -372,13 +434,13 @@ export class Graph {
     this.tip.style.right = left < width / 2 ? "auto" : `${width - left + 12}px`;
   }
 
-  #inWords({ name, values }) {
+  #inWords({ name, values, unit = this.unit }) {
     const read = values.filter(isNumber);
     if (!read.length) return `${name}: no value`;
     const [least, most, gaps] = [read.reduce((a, b) => Math.min(a, b)), read.reduce((a, b) => Math.max(a, b)), values.length - read.length];
-    const now = isNumber(values.at(-1)) ? `now ${inWords(values.at(-1), this.unit)}` : "no value now";
+    const now = isNumber(values.at(-1)) ? `now ${inWords(values.at(-1), unit)}` : "no value now";
     const gap = gaps ? `, missing at ${gaps} of ${values.length} times` : "";
-    return `${name}: ${now}, from ${inWords(least, this.unit)} to ${inWords(most, this.unit)}${gap}`;
+    return `${name}: ${now}, from ${inWords(least, unit)} to ${inWords(most, unit)}${gap}`;
   }
 
   #move(event) {
@@ -414,6 +476,8 @@ export class Graph {
 export class Graphs {
   metrics = {};
   host = {};
+  training = { programs: {}, metrics: {} };
+  findings = [];
   view;
   #graphs = new Map();
   #chosen;
@@ -423,7 +487,7 @@ export class Graphs {
   /** `chosen`: the names of the graphs to draw; `full`: the one that fills the window; `changed(what)` is called when they change. */
   constructor(view, { chosen, full }, changed) {
     this.view = view;
-    this.#chosen = new Set(chosen.length ? chosen : [...SHOWN_AT_FIRST, ...HOST_AT_FIRST]);
+    this.#chosen = new Set(chosen.length ? chosen : [...SHOWN_AT_FIRST, TRAINING, ...HOST_AT_FIRST]);
     this.#full = full;
     this.changed = changed;
     const resize = () => this.#graphs.forEach((graph) => graph.resize());
@@ -439,21 +503,47 @@ export class Graphs {
     return this.#full;
   }
 
+  /** Take what a reading's state says of the graphs that there can be. */
+  know(state) {
+    this.metrics = state.metrics;
+    this.host = state.host_metrics;
+    this.training = { programs: state.training, metrics: state.training_metrics };
+    // Those about a device are in its row, and would mark every graph of a bad day.
+    const found = [...state.findings, ...state.ended].filter(({ key }) => !state.devices.some((device) => device.key === key));
+    this.findings = found.map(({ rule, severity, key, message, since }) => {
+      return { at: Date.parse(since) / 1000, severity, words: `${severity}: ${key && `${key}: `}${message} (${rule})` };
+    });
+    this.findings.sort((one, other) => one.at - other.at);
+  }
+
+  /** The names of all graphs that there can be. */
+  get #names() {
+    const logged = new Set(Object.values(this.training.programs).flatMap(({ metrics }) => metrics));
+    const training = Object.keys(this.training.metrics).filter((name) => logged.has(name)).map((name) => `${TRAINING}_${name}`);
+    return [...Object.keys(this.metrics), ...(training.length ? [TRAINING] : []), ...training, ...Object.keys(this.host)];
+  }
+
   /** The names of the graphs that are drawn. */
   get shown() {
-    return [...Object.keys(this.metrics), ...Object.keys(this.host)].filter((name) => this.#chosen.has(name));
+    return this.#names.filter((name) => this.#chosen.has(name));
   }
 
   /** The columns that they are drawn from. */
   get columns() {
-    return this.shown.flatMap((name) => (this.host[name] ? Object.keys(this.host[name].lines) : [name]));
+    return [...new Set(this.shown.flatMap((name) => this.#columnsOf(name)))];
+  }
+
+  #columnsOf(name) {
+    if (name === TRAINING) return TOGETHER;
+    if (name.startsWith(`${TRAINING}_`)) return [name.slice(TRAINING.length + 1)];
+    return this.host[name] ? Object.keys(this.host[name].lines) : [name];
   }
 
   update(history, lines, devices) {
     this.#latest = [history, lines, devices];
     setHidden(find("graphs-section"), history.times.length === 0 && this.view.range === null);
     if (history.times.length === 0) return;
-    setChildren(find("metrics"), [...Object.keys(this.metrics), ...Object.keys(this.host)], String, (name) => this.#box(name), () => {});
+    setChildren(find("metrics"), this.#names, String, (name) => this.#box(name), () => {});
     for (const [name, graph] of this.#graphs) {
       if (this.shown.includes(name)) continue;
       graph.destroy();
@@ -469,7 +559,10 @@ export class Graphs {
       setAttribute(figure, "data-full", filling === name ? "" : null);
       setAttribute(figure.querySelector(".fill"), "aria-pressed", filling === name);
       if (this.host[name]) this.#graphs.get(name).update(history.times, partsOf(history, "host", this.host[name].lines));
-      else {
+      else if (name.startsWith(TRAINING)) {
+        const rows = trainingLines(history, this.training, this.#columnsOf(name));
+        this.#graphs.get(name).update(history.times, rows, { marks: this.findings });
+      } else {
         const limits = devices.map(({ values }) => values[LIMITS[name]]).filter(isNumber);
         this.#graphs.get(name).update(history.times, linesOf(history, name, lines), { banded: lines.banded, limits });
       }
@@ -517,6 +610,11 @@ export class Graphs {
   }
 
   #describe(name) {
+    if (name === TRAINING) return { label: "Training, each line to its own scale", unit: "", fitted: true };
+    if (name.startsWith(`${TRAINING}_`)) {
+      const { label, unit } = this.training.metrics[name.slice(TRAINING.length + 1)];
+      return { label: `Training: ${label}`, unit, fitted: true };
+    }
     const { label, unit, top } = this.metrics[name] ?? this.host[name] ?? {};
     return { label: capital(label ?? name), unit: unit ?? "", top };
   }

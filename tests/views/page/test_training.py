@@ -1,0 +1,158 @@
+"""What programs log, on the page beside the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import nan
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+
+from accelmetrics.schemas.record import Step
+from accelmetrics.views.page.documents import POINTS, READINGS, PageHistory
+from tests.sampling.node import job_environment, rank
+from tests.simulators.nvml import NvmlSimulator, Ramp
+from tests.views.page.browser import Browser
+from tests.views.page.node import Node, serving
+from tests.views.page.test_history import reading
+from tests.views.page.test_page import clean, opened, over
+
+KEY = "training job 42 of n1"
+
+
+def step(second: float, node: str = "job 42 of n1", **values: float) -> Step:
+    return Step(int(second * 1e9), None, values, 0, node)
+
+
+def column(history: PageHistory, name: str, since: int = 0) -> list[float | None]:
+    """A column of the program; none where it is not there."""
+    found = history.columns(since, ["loss", "learning_rate", "step_seconds", "power_watts"])["series"].get(KEY, {})
+    return list(found.get(name, []))
+
+
+def test_the_last_value_is_beside_the_devices_until_the_next() -> None:
+    """On their times. A program that logs no more has no value; each program has its columns."""
+    history = PageHistory(1.0)
+    logged = {
+        2: [step(1.5, loss=3.0), step(1.9, loss=2.5, lr=3.21234567e-4)],
+        4: [step(4, loss=2.0), step(4, "", loss=9.0)],
+        5: [step(5, loss=nan)],
+    }
+    for second in range(40):
+        history.add(second + 1, reading(float(second), **{"0_powerWatts": 300.0}), logged.get(second, ()))
+    assert column(history, "loss") == [None, None, 2.5, 2.5, 2.0, *[None] * 35]
+    assert column(history, "learning_rate") == [None, None, *[3.21235e-4] * 6, *[None] * 32]
+    whole = history.columns(0, ["loss", "power_watts"])
+    assert whole["series"]["training "]["loss"] == [*[None] * 4, *[9.0] * 6, *[None] * 30]
+    assert whole["series"]["gpu.0"]["power_watts"] == [300.0] * 40
+    assert history.training == {
+        KEY: {"name": "job 42 of n1", "metrics": ["loss", "learning_rate"]},
+        "training ": {"name": "this program", "metrics": ["loss"]},
+    }
+
+
+def test_a_client_gets_what_it_lacks() -> None:
+    """Put together, its parts are the whole, with gaps where a value was not finite."""
+    history, have, since = PageHistory(1.0), list[float | None](), 0
+    for second in range(12):
+        history.add(second + 1, reading(float(second)), [step(second, loss=nan if second == 7 else float(second))])
+        if second % 2:
+            have += column(history, "loss", since)
+            since = second + 1
+    assert have == column(history, "loss") == [*map(float, range(7)), None, *map(float, range(8, 12))]
+
+
+def test_a_day_of_training_is_kept_in_stretches() -> None:
+    """A long history keeps the greatest loss, and a value that is missing in a stretch is no zero."""
+    history = PageHistory(1.0, 86_400.0)
+    for second in range(READINGS + 2000):
+        logged = [step(second, loss=99.0 if second == 700 else 2.0 + second / 1e6)] if second >= 400 else ()
+        history.add(second + 1, reading(float(second)), logged)
+    values = column(history, "loss")
+    assert len(values) <= POINTS
+    assert max(value for value in values if value is not None) == 99.0
+    assert min(value for value in values if value is not None) >= 2.0
+    assert values[0] is None
+
+
+@pytest.fixture
+def machine() -> Iterator[NvmlSimulator]:
+    with NvmlSimulator(2) as simulator:
+        for gpu in simulator.gpu:
+            gpu.set(gpu_util=90, power_mw=300_000, ecc_uncorrected_volatile=0, energy_mj=Ramp(1e9, rate=300_000))
+        yield simulator
+
+
+TRAINING = """
+    import time
+    with monitor:
+        until(lambda: monitor.channel.file)
+        tell("logs")
+        for step in range(10**6):
+            broken = os.path.exists(os.environ["BREAK"])
+            monitor.log(step, loss=float("nan") if broken else 2.5 + step / 10_000, tokens=4096, lr=3e-4)
+            time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def node(machine: NvmlSimulator, tmp_path: Path) -> Iterator[Node]:
+    """A machine on which a program of a job logs."""
+    environment = job_environment(tmp_path, SLURM_JOB_ID="42", BREAK=str(tmp_path / "break"))
+    with (
+        serving(machine, XDG_RUNTIME_DIR=str(tmp_path)) as served,
+        rank(TRAINING, environment, labels={"hostname": "n1", "rank": "0"}) as program,
+    ):
+        program.told()
+        yield served
+
+
+def entries(browser: Browser, name: str) -> dict[str, str]:
+    """The read-out of a graph: each line's name and value in words."""
+    words = browser.texts(f'figure[data-key="{name}"] .readout .entry')
+    return {line.rpartition(" ")[0] if line.count(" ") else line: line.rpartition(" ")[2] for line in map(str.strip, words)}
+
+
+@pytest.mark.browser
+def test_a_training_is_beside_the_devices(browser: Browser, node: Node, tmp_path: Path) -> None:
+    """Loss, step time, tokens a second and per joule in one graph, which can be read, saved, enlarged and linked as the others."""
+    opened(browser, node)
+    figure = 'figure[data-key="training"]'
+    browser.until_text(f"{figure} .readout", "tokens/J")
+    browser.until(lambda: "-" not in entries(browser, "training").values())
+    words = browser.text(f"{figure} .readout")
+    assert [name in words for name in ("loss 2.", "step time 0.", "tokens/s ", "tokens/J ")] == [True] * 4
+    assert "learning rate" not in words
+    label = browser.run("return document.querySelector(arguments[0]).ariaLabel", f"{figure} canvas")
+    assert label.startswith("Training, each line to its own scale. loss: now 2.")
+    browser.run(
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return 'data:,'; };"
+        "HTMLAnchorElement.prototype.click = () => {};"
+    )
+    browser.one(f"{figure} .csv").click()
+    heading, *lines = browser.until(lambda: browser.run("return window.saved")).splitlines()
+    assert heading == "time,loss,step time (s),tokens/s,tokens/J"
+    assert any(line.split(",")[1].startswith("2.") for line in lines)
+    browser.one("#choice summary").click()
+    [box] = [box for box in browser.driver.find_elements("css selector", "#metrics label") if box.text.strip() == "Training: learning rate"]
+    box.click()
+    browser.until_text('figure[data-key="training_learning_rate"] .readout', "job 42 of n1 0.0003")
+    browser.one(f"{figure} .fill").click()
+    browser.until(lambda: browser.run("return document.body.dataset.full") == "training")
+    linked = browser.driver.current_url
+    assert "full=training" in linked and "training_learning_rate" in linked
+    opened(browser, node, url=linked)
+    browser.until(lambda: browser.run("return document.body.dataset.full") == "training")
+    browser.press(Keys.ESCAPE)
+    browser.until(lambda: browser.run("return document.body.dataset.full ?? ''") == "")
+    webdriver.ActionChains(browser.driver).move_to_element(over(browser, "training")).perform()
+    browser.until_text(f"{figure} .tip", "tokens/s")
+    (tmp_path / "break").touch()
+    browser.until_text(f"{figure} .marks", "critical")
+    marks = browser.text(f"{figure} .marks")
+    assert marks.startswith("▲ ")
+    assert marks in browser.run("return document.querySelector(arguments[0]).ariaLabel", f"{figure} canvas")
+    browser.screenshot("page-training")
+    clean(browser, node)
