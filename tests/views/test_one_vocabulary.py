@@ -69,13 +69,18 @@ def reported(record: Record, folder: Path) -> str:
     return report_text(found.document)
 
 
+def without_scripts(page: str) -> str:
+    """The findings and the rows of the tables, a line each."""
+    return "\n".join([*re.findall("<li>(.*?)</li>", page), *(" ".join(row) for row in Reading(page).rows)])
+
+
 SURFACES: dict[str, Callable[[Record, Path], str]] = {
     "dump": lambda record, _: formats.screen(record.snapshot, 120),
     "dump NAME": lambda record, _: formats.chosen(record.snapshot, 200),
     "watch 80x24": screen(80, 24),
     "watch 200x60": screen(200, 60),
     "watch --plain": plain_lines,
-    "page without scripts": lambda record, _: "\n".join(" ".join(row) for row in Reading(plain_page(node_view(record))).rows),
+    "page without scripts": lambda record, _: without_scripts(plain_page(node_view(record))),
     "console": lambda record, _: line(record.snapshot, list(record.findings), 200),
     "report": reported,
 }

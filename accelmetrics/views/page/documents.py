@@ -650,6 +650,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
             "lost": summary.lost,
             "hot": summary.hot,
             "failed": summary.failed,
+            "unanswered": summary.unanswered,
             "findings": summary.findings,
         },
         "metrics": {
@@ -742,20 +743,26 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
 def plain_page(view: NodeView) -> str:
     """Write a node as a document of HTML, for browsers that run no scripts; every text of it is escaped."""
     findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
-    devices = [_device_cells(device) for device in view.devices]
+    told = {one.message for one in view.findings}
+    devices = [_device_cells(device, told) for device in view.devices]
     silent = []
     for one in view.silent:
         status = one.status.replace("_", " ")
-        silent.append([one.name, f"{one.mark} {status}", *[f"- {status}"] * 5, f"{one.detail}. {one.advice}"])
+        silent.append([one.name, f"{one.mark} {status}", *["-"] * 5, f"{one.detail}. {one.advice}"])
     processes = []
     for row in view.processes:
         used = "- not told" if row.memory_bytes is None else memory(row.memory_bytes)
         processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", used, row.holder or "-"))
-    columns = ("Device", "State", "Use", "Memory", "Power", "Temperature", "Clock", "Note")
+    sources = []
+    for source in view.sources:
+        # A device that does not answer has a row, which says why.
+        shown = [one for one in source.detail.split("; ") if not any(one.startswith(f"{device.key}: ") for device in view.devices)]
+        sources.append((source.name, source.status, "; ".join(shown)))
+    columns = ("Device", "State", "Util", "Memory", "Power", "Temp.", "Clock", "Note")
     tables = [
         _table("Devices", columns, [*devices, *silent]),
         _table("Processes", ("PID", "Devices", "User", "Program", "Memory", "Job or pod"), processes),
-        _table("Sources", ("Source", "Status", "What it says"), ((one.name, one.status, one.detail) for one in view.sources)),
+        _table("Sources", ("Source", "Status", "What it says"), sources),
     ]
     return PLAIN_PAGE.format(
         reload=RELOAD,
@@ -775,12 +782,15 @@ def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]])
     return f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>"
 
 
-def _device_cells(device: DeviceView) -> list[str]:
+def _device_cells(device: DeviceView, told: Collection[str]) -> list[str]:
+    """Return the row of a device. Its note leaves out the messages of findings, which are listed above, and the word of its state."""
     values = device.values
 
     def said(name: str, write: Callable[[float], str]) -> str:
         if name in values:
             return write(values[name])
+        if device.silent is not None:
+            return "-"
         return f"- {device.missing[name].word}" if name in device.missing else "- n/a"
 
     return [
@@ -791,7 +801,7 @@ def _device_cells(device: DeviceView) -> list[str]:
         said("power_watts", lambda value: watts(value, values.get("power_limit_watts"))),
         said("temperature_celsius", celsius),
         said("sm_clock_mhz", lambda value: f"{fixed(value)} MHz"),
-        ", ".join((*device.notes, *device.holders)),
+        ", ".join((*(note for note in device.notes if note != device.word and note not in told), *device.holders)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.views.node_view import node_view
 from accelmetrics.views.page.documents import plain_page
 from tests.views.nodes import Node
@@ -14,9 +15,22 @@ def test_each_device_is_a_row_with_what_is_missing_in_words() -> None:
     rows = Reading(plain_page(node_view(node.record()))).rows
     sound, lost = rows[1], rows[2]
     assert sound[:7] == ["gpu.0 H100 80GB HBM3", " ok", "93 %", "57 %", "612/700 W", "71 °C", "1980 MHz"]
-    assert lost[1] == "X lost"
-    assert lost[4] == "- lost"
-    assert "NVML_ERROR_GPU_IS_LOST" in lost[-1]
+    assert lost[1:] == ["X lost", *["-"] * 5, "NVML_ERROR_GPU_IS_LOST"]
+
+
+def test_a_fact_is_said_once() -> None:
+    """What a finding or a device's row says is neither in the device's note nor in its source's words again."""
+    node = Node(2)
+    node.silence("gpu.1", "device_lost", "NVML_ERROR_GPU_IS_LOST")
+    node.sources["nvidia"] = BackendStatus("nvidia", "degraded", "2 devices; gpu.1: device_lost: NVML_ERROR_GPU_IS_LOST", "nvml", 0.01)
+    node.set("gpu.0", {"temp": 91})
+    view = node_view(node.record())
+    [hot] = [note for note in view.devices[0].notes if "91" in note]
+    node.find("hot", "warning", "gpu.0", hot)
+    page = plain_page(node_view(node.record()))
+    assert page.count(hot) == 1
+    assert page.count("NVML_ERROR_GPU_IS_LOST") == 1
+    assert ["nvidia", "degraded", "2 devices"] in Reading(page).rows
 
 
 def test_texts_are_texts() -> None:
