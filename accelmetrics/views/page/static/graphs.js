@@ -16,6 +16,7 @@ export const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "
 const HOST_AT_FIRST = ["host_cpu", "host_memory", "host_disk", "host_network"];
 const TRAINING = "training"; // the graph of these, each line to a scale of its own; a graph of one of them is training_NAME
 const TOGETHER = ["loss", "step_seconds", "tokens_per_second", "samples_per_second", "tokens_per_joule", "samples_per_joule"];
+const LEAST_ROOM = 0.01; // above and below a line that has a scale of its own, as a part of its greatest value
 const LISTED_MARKS = 3; // findings that are listed below a graph
 const LIMITS = { power_watts: "power_limit_watts", temperature_celsius: "slowdown_celsius" }; // drawn as a line across
 // Okabe and Ito's colours; two of them are another one on white and on black.
@@ -274,7 +275,7 @@ export class Graph {
       points: { show: false, filter: (plot, i) => lonely(plot.data[i]) },
     });
     const ofBytes = this.unit.startsWith("By");
-    const values = { ...axis, size: ofBytes ? 86 : 48, values: (_, at) => at.map((value) => (ofBytes ? quantity(value, this.unit) : plain(value))) };
+    const values = { ...axis, size: ofBytes ? 86 : this.fitted ? 72 : 48, values: (_, at) => at.map((value) => (ofBytes ? quantity(value, this.unit) : plain(value))) };
     this.#plot = new uPlot(
       {
         width: this.area.clientWidth || 300,
@@ -329,7 +330,8 @@ export class Graph {
   #range(least, most) {
     if (isNumber(this.top)) return [0, this.top];
     if (this.fitted && isNumber(least)) {
-      const room = (most - least) * 0.05 || Math.abs(most) * 0.05 || 1;
+      // What moves less than this is noise, and would fill the graph.
+      const room = Math.max((most - least) * 0.05, Math.abs(most) * LEAST_ROOM) || 1;
       return [least - room, most + room];
     }
     const greatest = Math.max(most ?? 0, this.#limits.at(-1) ?? 0);
@@ -396,16 +398,23 @@ export class Graph {
     const words = (value, unit) => (isNumber(value) ? inWords(value, unit ?? this.unit) : "-");
     setText(this.time, clock(new Date(times[at] * 1000)));
     const make = () => element("span", { className: "entry" }, element("i", { ariaHidden: "true" }), element("span"), " ");
+    const own = new Set(this.#rows.map(({ scale }) => scale)).size > 1;
+    const [first, last] = this.#times();
+    // A line without an axis has the ends of its scale beside it.
+    const span = (values, unit) => {
+      const read = values.filter((value, i) => isNumber(value) && times[i] >= first && times[i] <= last);
+      if (!read.length) return "no value";
+      return [Math.min, Math.max].map((end) => words(read.reduce((one, other) => end(one, other)), unit)).join(" to ");
+    };
     const write = (entry, { name, values, look, unit }) => {
       const [swatch, text] = entry.children;
       if (swatch.style.backgroundColor !== look.colour && swatch.dataset.colour !== look.colour) {
         swatch.style.backgroundColor = swatch.dataset.colour = look.colour;
       }
-      setText(text, `${name} ${words(values[at], unit)}`);
+      setText(text, `${name} ${words(values[at], unit)}${own ? ` (${span(values, unit)})` : ""}`);
     };
     const nameOf = ({ name }) => name;
     setChildren(this.list, this.#rows, nameOf, make, write);
-    const [first, last] = this.#times();
     const found = this.#marks.filter(({ at: since }) => since >= first && since <= last).map(({ at: since, words: said }) => `▲ ${clock(new Date(since * 1000))} ${said}`);
     setHidden(this.marks, found.length === 0);
     const more = found.length > LISTED_MARKS ? `${found.length - LISTED_MARKS} earlier. ` : "";
@@ -424,8 +433,7 @@ export class Graph {
     if (!this.tip.children.length) this.tip.append(element("b"), element("div"), element("small"));
     const [time, list, more] = this.tip.children;
     const value = ({ values }) => values[at] ?? -Infinity;
-    const alike = new Set(this.#rows.map(({ scale }) => scale)).size < 2;
-    const sorted = alike ? [...this.#rows].sort((one, other) => value(other) - value(one)) : this.#rows;
+    const sorted = this.#rows.some(({ scale }) => scale !== this.#rows[0].scale) ? this.#rows : [...this.#rows].sort((one, other) => value(other) - value(one));
     setText(time, this.time.textContent);
     setChildren(list, sorted.slice(0, ROWS_AT_POINTER), nameOf, make, write);
     setText(more, sorted.length > ROWS_AT_POINTER ? `and ${sorted.length - ROWS_AT_POINTER} more below` : "");
