@@ -68,9 +68,9 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
         *_plots(drawn, found),
         _logged([("", report)], drawn),
         _periods(report),
-        _energy(report),
+        _energy([("", report)]),
     ]
-    sections += [_distributions(found), _missing(report), _provenance(report, found)]
+    sections += [_distributions(found), _missing(report), _provenance([("", report)], found)]
     return _document(title, header, sections, found, drawn.axis)
 
 
@@ -81,9 +81,15 @@ def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time"
     drawn = found if axis == "time" else aligned(found, axis)
     header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
     sections = [_differences(comparison), *_plots(drawn, found), _logged(runs, drawn), _distributions(found)]
+    sections.append(_energy(runs))
     for letter, report in runs:
-        sections += [_verdict(report, letter), _summary(report, letter), _energy(report, letter), _missing(report, letter)]
-    sections += [_provenance(report, found, letter) for letter, report in runs]
+        sections += [_verdict(report, letter), _summary(report, letter)]
+    same = _missing(comparison.a)
+    if same is not None and (other := _missing(comparison.b)) is not None and tostring(same) == tostring(other):
+        sections.append(same)
+    else:
+        sections += [_missing(report, letter) for letter, report in runs]
+    sections.append(_provenance(runs, found))
     return _document(title, header, sections, found, drawn.axis)
 
 
@@ -476,31 +482,41 @@ def _periods(report: RunReport) -> Element | None:
     return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
 
 
-def _energy(report: RunReport, letter: str = "") -> Element:
+def _energy(runs: Sequence[tuple[str, RunReport]]) -> Element:
+    """Return what runs used and what that came to: a row for each thing, a column for each run."""
+    columns = [dict(_energy_rows(report)) for _, report in runs]
+    # A price or a doubt that only one run has is a row for both.
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows: list[Cells] = [[name, *(column.get(name, _value(None)) for column in columns)] for name in names]
+    heads = ("what", *(f"run {letter}" if letter else "value" for letter, _ in runs))
+    return _section("energy", "Energy and cost", table("Energy, cost and work", heads, rows))
+
+
+def _energy_rows(report: RunReport) -> list[tuple[str, Element]]:
     used = report.document["energy"]
-    rows: list[Cells] = [["energy of all devices", _value(used["joules"], write=energy_text)]]
+    rows = [("energy of all devices", _value(used["joules"], write=energy_text))]
     if doubts := texts.doubts(report.document):
         about, _, why = " ".join(map(str.strip, doubts)).partition(": ")
-        rows.append([about, element("td", why)])
+        rows.append((about, element("td", why)))
     if used["silent"]:
-        rows.append(["devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])])
+        rows.append(("devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])))
     if used["cost"] is not None:
         amount, currency = used["price"]["amount"], used["price"]["currency"]
-        rows.append([f"cost, at {amount:g} {currency} per kWh", _cell(texts.cost_text(used["cost"], currency), used["cost"])])
+        rows.append((f"cost, at {amount:g} {currency} per kWh", _cell(texts.cost_text(used["cost"], currency), used["cost"])))
     rent = report.document["rent"]
     if rent["cost"] is not None:
         amount, currency = rent["price"]["amount"], rent["price"]["currency"]
         about = f"{rent['device_hours']:.4g} device hours, at {amount:g} {currency}".rstrip()
-        rows.append([f"{about} per hour", _cell(texts.cost_text(rent["cost"], currency), rent["cost"])])
+        rows.append((f"{about} per hour", _cell(texts.cost_text(rent["cost"], currency), rent["cost"])))
     if used["carbon_grams"] is not None:
         about = f"carbon, at {used['carbon_intensity']:g} g CO2e per kWh"
-        rows.append([about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])])
+        rows.append((about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])))
     if used["per_step"] is not None:
-        rows.append(["energy of a step", _cell(f"{plain(used['per_step'])} J", used["per_step"])])
+        rows.append(("energy of a step", _cell(f"{plain(used['per_step'])} J", used["per_step"])))
     for name, rate in report.document["work"].items():
-        rows += [[f"{name} per second", _value(rate["per_second"])], [f"{name} per joule", _value(rate["per_joule"])]]
-        rows.append([f"{name} per joule, by the mean power of one device", _value(rate["per_joule_of_mean_device"])])
-    return _section("energy", "Energy and cost", table("Energy, cost and work", ("what", "value"), rows), letter=letter)
+        rows += [(f"{name} per second", _value(rate["per_second"])), (f"{name} per joule", _value(rate["per_joule"]))]
+        rows.append((f"{name} per joule, by the mean power of one device", _value(rate["per_joule_of_mean_device"])))
+    return rows
 
 
 def _distributions(found: Pictures) -> Element | None:
@@ -559,28 +575,30 @@ def _missing(report: RunReport, letter: str = "") -> Element | None:
     return _section("missing", "Missing values, and why", table("What was not read, by reason", heads, [*gaps, *rows]), letter=letter)
 
 
-def _provenance(report: RunReport, found: Pictures, letter: str = "") -> Element:
-    read = [[path, str(size), str(readings), str(skipped), digest or NONE] for path, size, readings, skipped, digest in report.files]
-    streams = []
-    for one in report.streams:
-        labels = ", ".join(f"{name}={value}" for name, value in one.labels.items())
-        streams.append([one.label or one.host or "unknown host", f"{one.interval:g} s", str(one.readings), labels])
-    devices = [
-        [label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE]
-        for label, identity in report.devices.items()
-    ]
-    sources = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
-    return _section(
-        "provenance",
-        "Where this is from",
-        element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC."),
-        element(
-            "details",
-            element("summary", "Files, recordings, devices and sources"),
-            table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
-            table("Recordings", ("process", "interval", "readings", "labels"), streams),
-            table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,
-            table("Sources", ("source", "read from"), sources) if sources else None,
-        ),
-        letter=letter,
-    )
+def _provenance(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element:
+    """Return from which files and sources runs are, and how their numbers were reduced."""
+    made = element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC.")
+    section = _section("provenance", "Where this is from", made)
+    for letter, report in runs:
+        read = [[path, str(size), str(readings), str(skipped), digest or NONE] for path, size, readings, skipped, digest in report.files]
+        streams = []
+        for one in report.streams:
+            labels = ", ".join(f"{name}={value}" for name, value in one.labels.items())
+            streams.append([one.label or one.host or "unknown host", f"{one.interval:g} s", str(one.readings), labels])
+        devices = [
+            [label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE]
+            for label, identity in report.devices.items()
+        ]
+        sources = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
+        add(
+            section,
+            element(
+                "details",
+                element("summary", f"Files, recordings, devices and sources{f' of run {letter}' if letter else ''}"),
+                table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
+                table("Recordings", ("process", "interval", "readings", "labels"), streams),
+                table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,
+                table("Sources", ("source", "read from"), sources) if sources else None,
+            ),
+        )
+    return section

@@ -235,7 +235,29 @@ def test_two_runs_have_one_page(tmp_path: Path) -> None:
     (plot,) = [plot for plot in reading.data["plots"] if plot["title"] == "Power"]
     assert [(line["label"], line["dashed"]) for line in plot["lines"]] == [("A gpu.0", False), ("B gpu.0", True)]
     places = [held["id"] for _, held in reading.tags if "id" in held]
-    assert len(places) == len(set(places)) and {"findings-a", "findings-b", "provenance-a", "provenance-b"} <= set(places)
+    assert len(places) == len(set(places)) and {"findings-a", "findings-b", "energy", "provenance"} <= set(places)
+    own = [json.loads(call("report", one, "--format", "json").stdout)["energy"]["joules"] for one in (first, second)]
+    rows = dict(zip((row[0] for row in reading.rows), reading.values, strict=True))
+    assert [float(value) for value in rows["energy of all devices"]] == own
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_both_runs_lack_is_said_once(tmp_path: Path, alike: bool) -> None:
+    """For the same reason at the same times of each; else each run has a list."""
+
+    def lacking(name: str, reason: str) -> str:
+        records = [
+            one._replace(snapshot=one.snapshot.with_values(one.snapshot.metrics, {"gpu.0.fanSpeed": Unavailable(reason, "no fan")}))
+            for one in run(20, 1)
+        ]
+        return write(tmp_path / name, records)
+
+    first, second = lacking("a.jsonl", "not_supported"), lacking("b.jsonl", "not_supported" if alike else "no_permission")
+    assert call("report", first, "--compare", second, "--html", str(tmp_path / "both.html")).returncode == 0
+    places = [held["id"] for _, held in Reading((tmp_path / "both.html").read_text()).tags if "id" in held]
+    assert [place for place in places if place and place.startswith("missing") and "title" not in place] == (
+        ["missing"] if alike else ["missing-a", "missing-b"]
+    )
 
 
 def test_a_page_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp_path: Path) -> None:
