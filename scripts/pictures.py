@@ -39,11 +39,15 @@ RUN = 70.0
 
 def page() -> bytes:
     """The page, in light colours: a training run on eight GPUs, of which one is lost and one has memory errors."""
-    with NvmlSimulator(8) as machine, tempfile.TemporaryDirectory() as profile:
+    with NvmlSimulator(8) as machine, tempfile.TemporaryDirectory() as profile, tempfile.TemporaryDirectory() as shared:
         start_well(machine)
         for index in range(len(machine.gpu)):
             machine.processes(index, [Process(os.getpid(), used=60 << 30, sm=90)])
-        with serving(machine, "--interval", "0.25") as node, chromium(Path(profile)) as driver:
+        with (
+            serving(machine, "--interval", "0.25", XDG_RUNTIME_DIR=shared) as node,
+            sharing(machine, shared),
+            chromium(Path(profile)) as driver,
+        ):
             browser = Browser(driver)
             browser.open(node.url)
             began = time.monotonic()
@@ -56,7 +60,7 @@ def page() -> bytes:
                     lost = True
                 time.sleep(0.1)
             browser.until_text("#findings", "gpu.6")
-            browser.resize((1200, 1250))
+            browser.resize((1200, 1430))
             return driver.get_screenshot_as_png()
 
 
@@ -82,11 +86,18 @@ def train(machine: NvmlSimulator, seconds: float) -> None:
 
 HW_THERMAL = 0x40
 """Of NVML's reasons for lower clocks."""
-PROGRAM = """
+RECORDING = """
 import math, sys, time
 from accelmetrics import Monitor
 rules = {"hot": {"above": 80, "seconds": 5}}
 with Monitor(backends=["nvidia", "host"], interval=0.25, rules=rules, exporters=[f"jsonl:{sys.argv[1]}"]) as monitor:
+"""
+SHARING = """
+import math, sys, time
+from accelmetrics import Monitor
+with Monitor(backends=["nvidia", "host"], interval=0.25, rules={}, share="node") as monitor:
+"""
+STEPS = """
     began, step = time.monotonic(), 0
     while (passed := time.monotonic() - began) < float(sys.argv[2]):
         time.sleep(0.2 + 0.04 * math.sin(step))
@@ -101,7 +112,7 @@ def report() -> bytes:
     with NvmlSimulator(4) as machine, tempfile.TemporaryDirectory() as folder:
         recording, html = Path(folder, "run.jsonl"), Path(folder, "run.html")
         start_well(machine)
-        arguments = [sys.executable, "-c", PROGRAM, str(recording), str(RUN)]
+        arguments = [sys.executable, "-c", RECORDING + STEPS, str(recording), str(RUN)]
         program = subprocess.Popen(arguments, env=environment(**machine.environment()))
         began = time.monotonic()
         while program.poll() is None:
@@ -118,6 +129,18 @@ def report() -> bytes:
             browser.open(html.as_uri(), (1200, 1800))
             browser.until(lambda: browser.run("return document.body.dataset.drawn"))
             return driver.get_screenshot_as_png()
+
+
+@contextmanager
+def sharing(machine: NvmlSimulator, folder: str) -> Iterator[None]:
+    """A training run of a job, which shares its steps in a folder."""
+    variables = {**machine.environment(), "XDG_RUNTIME_DIR": folder, "SLURM_JOB_ID": "4711"}
+    program = subprocess.Popen([sys.executable, "-c", SHARING + STEPS, "", "3600"], env=environment(**variables))
+    try:
+        yield
+    finally:
+        program.terminate()
+        program.wait()
 
 
 @contextmanager
