@@ -1,4 +1,4 @@
-"""The command ``accelmetrics``: finds the command asked for, runs it, turns what went wrong into a line and a status.
+"""The program ``accelmetrics``: finds a command, runs it, and turns errors into one line and an exit status.
 
 Exit status: 0 done; 1 it could not be done (a file that cannot be written, a package that is missing, ``doctor --strict``
 with a finding); 2 arguments that cannot be used; 130 ended by Ctrl-C; 141 the reader of the output has gone. The last two
@@ -75,7 +75,7 @@ documentation: docs/README.md"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; an error that was foreseen ends in one line on standard error.
+    """Run a command line. Expected errors end in one line on standard error.
 
     Args:
         argv: The arguments after the program's name; those of this process when left out.
@@ -125,7 +125,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def parsed(name: str, arguments: list[str]) -> tuple[ModuleType, Namespace, dict[str, Setting]]:
-    """Return a command's module, its options from its arguments, variables and file, and what gave each.
+    """Return a command's module, its options (from arguments, variables and file), and the source of each option.
 
     Raises:
         UsageError: The arguments cannot be used.
@@ -139,7 +139,7 @@ def parsed(name: str, arguments: list[str]) -> tuple[ModuleType, Namespace, dict
 
 
 def run(name: str, command: ModuleType, options: Namespace, out: Stdout) -> int:
-    """Run a command; one that watches over time has its messages set up first. Return its exit status."""
+    """Run a command and return its exit status. For a command that runs over time, logging is set up first."""
     if "log_format" in options:
         from accelmetrics.cli import monitoring
 

@@ -76,7 +76,7 @@ def within(text: str, width: int) -> str:
 
 
 def _broken(command: str, width: int) -> list[str]:
-    """Break a command where a shell goes on behind a backslash: before an option or a pipe."""
+    """Break a long command into lines that end with a backslash, before an option or a pipe."""
     import textwrap
 
     lines: list[str] = []
@@ -91,11 +91,11 @@ def _broken(command: str, width: int) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parse without abbreviations, word errors in one line, and print the help where documents go."""
+    """Argument parser without abbreviations, with one-line errors, and with help printed as a document."""
 
     @classmethod
     def for_command(cls, name: str, summary: str, examples: str) -> Parser:
-        """Make a parser whose help begins with what the command does and ends with examples."""
+        """Return a parser whose help starts with the summary and ends with the examples."""
         return cls(
             prog=f"{PROGRAM} {name}".strip(),
             description=summary[0].upper() + summary[1:].removesuffix(".") + ".",
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def format_help(self) -> str:
-        """Lay the help out for the terminal: nothing in it is wider."""
+        """Return the help, no wider than the terminal."""
         import shutil
 
         self.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -114,19 +114,19 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def format_usage(self) -> str:
-        """Lay the usage out for the terminal."""
+        """Return the usage, no wider than the terminal."""
         self.formatter_class = argparse.RawDescriptionHelpFormatter
         return super().format_usage()
 
     def add_options(self, groups: Groups) -> None:
-        """Add options under their headings."""
+        """Add options in groups, each with its heading."""
         for title, options in groups.items():
             group = self.add_argument_group(title) if title else self
             for name, details in options.items():
                 group.add_argument(name, **details)
 
     def parse_strictly(self, arguments: list[str]) -> argparse.Namespace:
-        """Parse; an argument that is left over is an error that lists the known ones."""
+        """Parse the arguments. An unknown option is an error that names the nearest known one."""
         options, rest = self.parse_known_args(arguments)
         for word in rest:
             if word.startswith("-"):
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]  # stubs ask for less than a text stream
-        """Print the help as a document, so that a pipe that was closed or a full disk is told like any other."""
+        """Print the help as a document, so that a closed pipe or a full disk is reported as for any other document."""
         from accelmetrics.cli.output import Stdout
 
         del file
@@ -146,25 +146,25 @@ class Parser(argparse.ArgumentParser):
             if "docs/" in text:
                 from pathlib import Path
 
-                package = Path(__file__).parents[1]  # the pages are in it, and beside it in a checkout
+                package = Path(__file__).parents[1]  # a wheel has the pages inside the package, a checkout next to it
                 pages = next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
                 out.write(f"\nThe pages docs/….md lie in {pages}\n")
 
     def error(self, message: str) -> NoReturn:
-        """Refuse, with a word about what the option takes where argparse gives none."""
+        """Raise :class:`UsageError`. For a missing value the message describes the value, which argparse does not."""
         option = re.match(r"argument (\S+): expected one argument", message)
         taken = [action for action in self._actions if option and option[1] in action.option_strings]
         raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
 
 
 _BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "share_directory": (settings.SHARED_READINGS, "DIRECTORY")}
-"""Flags that may stand without a value: what they are then, and what stands for it in the help."""
+"""Flags with an optional value: their value without one, and the placeholder in the help."""
 
 
 def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
-    """Return what argparse is told of options; of those that a command takes, where one is named.
+    """Return the argparse definitions of options, limited to those of one command if it is named.
 
-    They leave nothing in what was parsed unless they are given: :func:`configure` fills in the rest.
+    An option that is not on the command line sets nothing: :func:`configure` adds its value later.
     """
     found: FlagArguments = {}
     for option in options:
@@ -184,12 +184,12 @@ def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
 
 
 def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict[str, Setting]:
-    """Fill in what no flag gave: from the environment and the configuration file for a command that takes them, else the default.
+    """Set the options without a flag, from the environment and the configuration file if the command uses them, else to their defaults.
 
-    What is read, and how, is left to the library's own defaults.
+    Reading options without any source stay unset, so that the library's own defaults apply.
 
     Returns:
-        By name, the value of each option and what gave it.
+        The value and the source of each option, by name.
 
     Raises:
         InvalidOptionError: A variable, the file or a value in it cannot be used.
@@ -202,7 +202,7 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
     found = settings.resolve(wanted, told, command, file)
     options.chosen = {name: setting.value for name, setting in found.items()}
-    # Addresses of messages may have a token in any part; others have their passwords before an @.
+    # Notification addresses may have a token in any part. All other addresses have passwords before an @.
     of_file = [(name, str(setting.value)) for name, setting in found.items() if setting.source == settings.FILE]
     options.secret_config = any(name == "notify" or without_passwords(value) != value for name, value in of_file)
     for name, setting in found.items():
@@ -212,7 +212,7 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
 
 
 def origin(words: str, found: Iterable[Setting]) -> str:
-    """Return where the value stands that a message quotes, unless a flag gave it: the command line does not show that."""
+    """Return the source of the value that a message quotes: a variable or the configuration file; empty if it came from a flag."""
     for setting in found:
         texts = setting.value if isinstance(setting.value, list) else [setting.value]
         parts = (part for text in texts if isinstance(text, str) for part in re.split("[,:?&=]", text))
@@ -222,14 +222,14 @@ def origin(words: str, found: Iterable[Setting]) -> str:
 
 
 def given(options: argparse.Namespace, wanted: Iterable[Option]) -> dict[str, Any]:
-    """Return the values that flags gave, by the names of their options."""
+    """Return the values from flags, by option name."""
     values = ((option, getattr(options, option.name)) for option in wanted if option.name in options)
     return {option.name: option.kind.collect(value) if option.kind.collect else value for option, value in values}
 
 
 READ = "what is read, and how"
 READING = flags(settings.READING)
-"""What is read, and how; :func:`reading` understands them."""
+"""Options that select what is read and how, for :func:`reading`."""
 CONFIG: FlagArguments = {
     "--config": {
         "type": settings.path.parse,
@@ -240,12 +240,12 @@ CONFIG: FlagArguments = {
 
 
 def watching(command: str) -> FlagArguments:
-    """Return the options that say how a command watches, and where they may stand."""
+    """Return the options of a command that runs over time, including ``--config``."""
     return {**flags(settings.READINGS, command), **CONFIG}
 
 
 def absent_process(options: argparse.Namespace) -> str:
-    """Return what to warn of where the process to watch is not there; empty where it is, or none was named."""
+    """Return a warning if the process to watch does not exist; empty if it does, or if none was named."""
     pid: int | None = getattr(options, "pid", None)
     if pid is None:
         return ""
@@ -255,11 +255,11 @@ def absent_process(options: argparse.Namespace) -> str:
 
 
 def only(*names: str) -> FlagArguments:
-    """Return some of the options that say what is read."""
+    """Return the named ones of the reading options."""
     return {name: READING[name] for name in names}
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of a sampler, a monitor or a diagnosis, from those of ``READING``."""
+    """Return the keyword arguments of a sampler, a monitor or a diagnosis from the parsed reading options."""
     chosen = {option.name: getattr(options, option.name, None) for option in settings.READING}
     return {name: value for name, value in chosen.items() if value}

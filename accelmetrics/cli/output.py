@@ -1,6 +1,6 @@
-"""Where documents go: standard output, a file that is replaced whole or grows by lines, a stream that this process was given.
+"""Output of documents: to standard output, to a file that is replaced or appended to, or to an inherited stream.
 
-Everything that is no document goes to standard error.
+Everything else is printed to standard error.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.text import ASCII, fitted
 
 PLAIN_WIDTH = 80
-"""Columns where there is no terminal to say how many."""
+"""Columns without a terminal."""
 SHOWN = 60
-"""Columns of the command that the summary names."""
+"""Columns of the command in a summary."""
 LINKS = 40
-"""Links that the system follows."""
+"""Number of links that Linux follows in a path (``MAXSYMLINKS``)."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Why a file cannot be made now, and may be later."""
+"""Errors after which a later write may succeed."""
 
 
 class WriteError(AccelMetricsError):
-    """Something could not be written; the message names it and gives the system's reason."""
+    """Output could not be written. The message names the target and the system's reason."""
 
     def __init__(self, what: str, error: OSError | str) -> None:
         super().__init__(f"cannot write {what}: {error if isinstance(error, str) else error.strerror or error}")
@@ -39,10 +39,10 @@ class WriteError(AccelMetricsError):
 
 
 def folder_for(path: str) -> None:
-    """Make a folder where there is none, for files that come later.
+    """Create a folder, if it is missing, and check that files can be created in it.
 
     Raises:
-        WriteError: It cannot be made, or no file in it.
+        WriteError: The folder, or a file in it, cannot be created.
     """
     from pathlib import Path
     from tempfile import TemporaryFile
@@ -53,10 +53,10 @@ def folder_for(path: str) -> None:
 
 
 def check_target(path: str, out: Stdout) -> None:
-    """Find out whether a document can be written there later, before work is done for it. Devices and pipes are not opened.
+    """Check that a document can be written to a path later. Devices and pipes are not opened.
 
     Raises:
-        WriteError: It cannot.
+        WriteError: It cannot be written there.
     """
     from pathlib import Path
     from tempfile import TemporaryFile
@@ -77,15 +77,15 @@ def check_target(path: str, out: Stdout) -> None:
 
 @contextmanager
 def telling(what: str, passing: Collection[int] = ()) -> Iterator[None]:
-    """Raise what goes wrong in the block as an error that names what could not be written.
+    """Turn system errors in the block into a :class:`WriteError` that names the target.
 
     Args:
-        what: The name.
-        passing: Numbers of the system's errors that end the block and are no failure.
+        what: Name of the target.
+        passing: Error numbers that end the block without an error.
 
     Raises:
-        BrokenPipeError: The reader of the pipe has gone.
-        WriteError: It cannot be written.
+        BrokenPipeError: The reader of the pipe has closed it.
+        WriteError: Any other system error.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def telling(what: str, passing: Collection[int] = ()) -> Iterator[None]:
 
 
 def descriptor_of(stream: TextIO | None) -> int | None:
-    """Return a stream's file descriptor; None where it is closed, or was replaced by something that is no file."""
+    """Return a stream's file descriptor; None if it is closed, or was replaced by an object without one."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, AttributeError, ValueError):
@@ -105,19 +105,19 @@ def descriptor_of(stream: TextIO | None) -> int | None:
 
 
 def say(text: str) -> None:
-    """Print on standard error; where that is closed, do nothing."""
+    """Print to standard error, if it is open."""
     if sys.stderr is not None:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
 
 class Stdout:
-    """Standard output, kept for documents while the block runs: what any other code prints goes to standard error.
+    """Standard output, reserved for documents within the block. Prints of all other code go to standard error.
 
-    Vendor libraries print, from C too, and a line of theirs in the middle would spoil the document.
+    Vendor libraries print, from C too, and one line of theirs would spoil a document.
 
     Attributes:
-        terminal: Whether it is a terminal, or was one when the block began.
+        terminal: Whether it was a terminal when the block began.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Stdout:
 
     def __enter__(self) -> Stdout:
         if self._stream is not None and descriptor_of(self._stream) == 1:
-            with suppress(OSError):  # standard error may be closed: then prints have nowhere else to go
+            with suppress(OSError):  # with standard error closed, prints cannot be moved anywhere
                 self._stream.flush()
                 self._descriptor = os.dup(1)
                 os.dup2(2, 1)
@@ -144,7 +144,7 @@ class Stdout:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Have standard output as it was while the block runs, so that a command started meanwhile inherits it."""
+        """Restore standard output within the block, so that a command started there inherits it."""
         self.__exit__(None, None, None)
         try:
             yield
@@ -153,17 +153,17 @@ class Stdout:
 
     @property
     def descriptor(self) -> int | None:
-        """The file descriptor; None where it is closed, or is no file."""
+        """The file descriptor; None if it is closed or has none."""
         return descriptor_of(self._stream) if self._descriptor is None else self._descriptor
 
     @property
     def shows_unicode(self) -> bool:
-        """Whether all characters can be written to it."""
+        """Whether its encoding has all characters."""
         return self._stream is not None and self._stream.encoding.lower().replace("-", "") == "utf8"
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; the variable ``COLUMNS`` overrules it."""
+        """Columns of the terminal. The variable ``COLUMNS`` has priority."""
         wished = os.environ.get("COLUMNS", "")
         if wished.isdecimal() and int(wished):
             return int(wished)
@@ -173,10 +173,10 @@ class Stdout:
         return PLAIN_WIDTH
 
     def write(self, text: str) -> None:
-        """Write one whole document.
+        """Write a whole document.
 
         Raises:
-            BrokenPipeError: The reader of the pipe has gone.
+            BrokenPipeError: The reader of the pipe has closed it.
             WriteError: It cannot be written.
         """
         if self._stream is None:
@@ -191,7 +191,7 @@ class Stdout:
                 write_all(self._descriptor, text.encode("utf-8", "replace"))
 
     def show(self, text: str) -> None:
-        """Write a text for people, as :meth:`write` does; a terminal that has gone away is no failure."""
+        """Write a text for people. Like :meth:`write`, but a terminal that was closed is no error."""
         try:
             self.write(text)
         except WriteError as error:
@@ -200,23 +200,23 @@ class Stdout:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, in one call wherever the system takes it so."""
+    """Write all data, in one system call if possible."""
     with open(descriptor, "wb", closefd=False) as file:
         file.write(data)
 
 
 @contextmanager
 def writing_to(path: str, out: Stdout, grows: bool = False) -> Iterator[Callable[[str], None]]:
-    """Give the block what writes one whole document, whose last character is a line feed.
+    """Yield a function that writes a whole document ending with a line feed.
 
     Args:
-        path: A file, a device, a pipe, or a name of a stream that this process was given; empty for standard output.
+        path: A file, a device, a pipe, or the name of an inherited stream; empty for standard output.
         out: Standard output.
-        grows: Whether documents are added to a file, as whole lines, instead of replacing it.
+        grows: Append documents as whole lines to a file, instead of replacing it.
 
     Raises:
-        BrokenPipeError: It is a pipe, and its reader has gone.
-        WriteError: It cannot be opened or written, and a file is as it was; or what was written does not reach the disk.
+        BrokenPipeError: The path is a pipe, and its reader has closed it.
+        WriteError: The path cannot be opened or written, and an existing file is unchanged; or written data does not reach the disk.
     """
     if not path:
         yield out.write
@@ -248,7 +248,7 @@ def writing_to(path: str, out: Stdout, grows: bool = False) -> Iterator[Callable
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file at once, so that readers find the old document or the new one; a link is followed, and the mode is kept."""
+    """Replace a file atomically, so that readers find the old or the new document. Links are followed and the mode is kept."""
     from accelmetrics.exporters.files import absolute, followed, mode_of_new, replace_file
 
     target = followed(absolute(path))
@@ -262,14 +262,14 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool, width: int) -> str:
-    """Return a table of what there is, or a JSON array: the name, what it is, and what it needs."""
+    """Return a table, or a JSON array, of names with their summaries and requirements."""
     if as_json:
         return json.dumps([dict(zip(("name", "summary", "needs"), row, strict=True)) for row in rows], indent=2, ensure_ascii=False) + "\n"
     return "\n".join(fitted([head, *rows], width)) + "\n"
 
 
 def special(path: str) -> bool:
-    """Return whether the path is there and no file of its own: a device, a pipe, a stream. Those are never replaced."""
+    """Return whether a path is a device, a pipe or an inherited stream, which must not be replaced by a file."""
     if stream_number(path) is not None:
         return True
     try:
@@ -279,7 +279,7 @@ def special(path: str) -> bool:
 
 
 def first_line(path: str) -> str:
-    """Return the first line of a file that is there, without its end; empty for anything else."""
+    """Return the first line of a regular file without its line end; empty for any other path."""
     if special(path):
         return ""
     try:
@@ -289,13 +289,12 @@ def first_line(path: str) -> str:
         return ""
 
 
-# The streams that this process was given, under the names that the system has for them: ``/dev/stdout``, ``/dev/fd/3``. They are
-# written to as they are. To open such a name would be something else where the stream is a file: one that is written from its
-# beginning again; and while a command runs, descriptor 1 is not what the user gave as such.
+# Inherited streams have names such as ``/dev/stdout`` and ``/dev/fd/3``. Their descriptor is duplicated, never opened by name: opening
+# would write a redirected file from its beginning again, and while a command runs descriptor 1 is not the user's standard output.
 
 
 def stream_number(path: str) -> int | None:
-    """Return the number of the descriptor that a path leads to; None for any other path."""
+    """Return the number of the descriptor that a path names; None for any other path."""
     for _ in range(LINKS):
         folder = os.path.realpath(os.path.dirname(path) or os.curdir)  # noqa: PTH120 - pathlib forgets what stands before ".."
         name = os.path.basename(path)  # noqa: PTH119
@@ -309,12 +308,12 @@ def stream_number(path: str) -> int | None:
 
 
 def duplicate_stream(path: str, number: int, out: Stdout) -> int:
-    """Duplicate the descriptor of a stream that this process was given.
+    """Duplicate the descriptor of an inherited stream.
 
     Raises:
-        WriteError: It was given none.
+        WriteError: No such descriptor was inherited.
     """
-    # What Python has opened is not inheritable: only a descriptor that came from outside is.
+    # Descriptors that Python opens are not inheritable, so an inheritable one came from outside.
     closed = {1: out.descriptor is None, 2: sys.stderr is None}.get(number)
     with telling(path):
         if closed if closed is not None else not os.get_inheritable(number):
