@@ -118,10 +118,13 @@ def _new_slot(
     prefix = device.kind if parent is None else f"{parent.key}.{PARTITION}"
     if parent is not None or device.kind in VENDOR_NUMBERED:
         index = device.vendor_index
+        # The vendor's number may belong to an earlier device, which keeps it for the lifetime of the process.
         while f"{prefix}.{index}" in slots:
             index += 1
     else:
         used = {slot.index for slot in slots.values() if slot.backend == backend and not slot.identity.parent}
+        # A device beyond the reserved numbers is numbered after all vendors' reserved ones, so that it shifts no other
+        # vendor.
         left = [number for number in reserved if number not in used]
         index = left[0] if left else free.get(device.kind, 0)
         if not left:
@@ -225,6 +228,7 @@ class VisibilityFilter:
 
     def _decide(self, known: Sequence[DeviceSlot]) -> Sequence[DeviceSlot | None]:
         if self._environment is None:
+            # Read once: a program reads its lists of devices when it starts, and later changes do not affect it.
             self._environment = environment_of(os.getpid() if self._pid is None else self._pid)
         if self._environment.values is None:
             seen = Visibility((None,) * len(known), (None,) * len(known), (), (self._environment.why,))

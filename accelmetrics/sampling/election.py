@@ -57,6 +57,7 @@ def job_directory(make: bool = True) -> Path:
         found = path.lstat()
     except OSError as error:
         raise NotSharedError(f"{path} cannot be used: {error.strerror or error}") from error
+    # Other users may be able to write to the temporary directory, so the directory's owner and mode are checked.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or stat.S_IMODE(found.st_mode) & 0o077:
         raise NotSharedError(f"{path} is open to other users: remove it, or make it yours with mode 0700")
     return path
@@ -102,6 +103,8 @@ class Lock:
                 if not self.stands:
                     self.give()  # a removed file: other processes may still wait for its lock
                     # The old descriptor is not closed: the program may have closed it and reused its number for a file of its own.
+                    # Mode 0600, and not the ring's own file: users who may read the ring could take a lock on any file
+                    # that they can open.
                     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                     self._found = os.fstat(self._file)
                 fcntl.lockf(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,6 +170,7 @@ class Lease:
         """Withdraw a candidate, whether it reads or still waits. The next candidate takes over."""
         self._candidates.pop(candidate, None)
         self._changed.set()
+        # While the thread lives, it unlocks by itself when no candidate is left.
         if not self._thread.alive:
             self.lock.give()
 
@@ -209,6 +213,7 @@ def lease_of(files: Path) -> Lease:
     """Return the lease of a job. All callers in a process get the same one."""
     # By process: the child of a fork does not inherit the lock, so it needs a lease of its own.
     key = (os.getpid(), files)
+    # With `setdefault`, two threads that race get the same lease.
     return _leases.get(key) or _leases.setdefault(key, Lease(files))
 
 
@@ -220,6 +225,7 @@ def sweep(directory: Path) -> None:
         with suppress(OSError):
             if path not in ours and time.time() - path.lstat().st_mtime >= FRESH:
                 with path.open("r+b") as file:
+                    # This fails while a process of the job is alive; then its files are left alone.
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for left in directory.glob(f"{path.name[: -len(LOCK)]}.*"):
                         left.unlink(missing_ok=True)

@@ -168,6 +168,7 @@ class ThreadEngine:
             if last is not None and last[0] >= called - max_age:  # another thread took it while this one waited for the lock
                 return last[1]
             self.began = began = time.monotonic()
+            # The wait for the lock is part of the caller's timeout.
             budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
             if self._first or not self._joined:  # a fork during a first reading leaves it half done in the child
                 with self._settled():
@@ -322,6 +323,8 @@ class ThreadEngine:
         late = self._wait(latch, budget, self.readers)
         for reader in self.readers if until else ():
             name = reader.source.backend.name
+            # A background source that was just opened has no earlier reading to serve. So its first one is waited for
+            # longer.
             if name in latch.away and reader.wanted and reader.source.interval > 0:
                 reader.latch = CountDownLatch(name)
                 if reader.wanted:
@@ -372,6 +375,7 @@ class ThreadEngine:
         """
         started = before = time.perf_counter()
         piece = min(LONGEST_SLICE, budget / SLICES)
+        # The usual case: all answers arrive within the first slice.
         if latch.wait(piece) and time.perf_counter() - started <= budget:
             return False
         ran = overrun = 0.0
@@ -556,11 +560,12 @@ class SourceReader:
     def _count_workers(self) -> int:
         """Return how many workers share this reading, and decide whether its calls are timed.
 
-        Python code runs on one thread at a time, so workers only share time spent inside a driver, whose calls let other threads run.
-        The length of a reading does not show that time: with many fast devices it is mostly Python code, and a busy interpreter makes
-        every reading long. So the calls are timed: at the first reading, and at every reading while readings are long.
+        Calls are timed at the first reading, and at every reading while readings are long.
         """
         source = self.source
+        # Python code runs on one thread at a time, so workers only share time spent inside a driver, whose calls let other threads run.
+        # The length of a reading does not show that time: with many fast devices it is mostly Python code, and a busy interpreter makes
+        # every reading long.
         if self._timed:
             # The median unit: a call that returns while the interpreter is busy elsewhere looks long, however fast the driver is.
             inside, whole = (sorted(seconds)[(len(seconds) - 1) // 2] for seconds in zip(*self._timed, strict=True))
@@ -750,6 +755,8 @@ class SourceReader:
             if isinstance(what, Failure):
                 failures[mapper.key] = what
                 why = what.why
+                # A lost device has no values, but the driver may have recorded events of it (Xid errors), which must not
+                # disappear with it.
                 events = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
                 known = guarded(events, unit).value if events is not None else None
                 missing = {name: why for name in mapper.names if name not in known} if known else {}
@@ -782,6 +789,7 @@ class SourceReader:
     def _limit(self, now: float) -> float:
         """Return the oldest time that is not too late: for a background source's values, or for the return of a call."""
         paced = self.opened is not None and self.opened.interval > 0
+        # As `Reason.STALE` says: older than two of the source's intervals plus the timeout.
         return (now - 2.0 * self.source.pace if paced else self.asked_at) - self._options.timeout
 
     def _missing(self, unit: int, late: bool) -> Unavailable:

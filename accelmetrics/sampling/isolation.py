@@ -160,6 +160,7 @@ class Channel:
 def _timeval(seconds: float | None) -> bytes:
     """Pack a duration as the kernel's ``timeval``, in which zero means no limit."""
     whole = max(0.0, seconds or 0.0)
+    # At least one microsecond: zero would mean no limit.
     return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
 
@@ -254,6 +255,8 @@ class IsolatedPart:
         if self._child is None and time.monotonic() >= self._retry_at:
             reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
+            # The child must answer before our own deadline, so that the values of healthy sources arrive even if another
+            # source hangs.
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
             # After a restart the numbering is known, so sources that open at once need not wait for slow ones.
             if last.time_ns and not self._first:
@@ -262,6 +265,8 @@ class IsolatedPart:
             again = " again" if self._pause > FIRST_RETRY else ""
             self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
             keys = (*last.metrics, *last.unavailable)
+            # Keys and counts of readings continue in the new child, so that a user sees no difference but the missing
+            # values.
             sequences = {status.name: status.sequence for status in last.backends}
             try:
                 self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
@@ -604,6 +609,7 @@ def _serve(channel: Channel) -> None:
     processes: object = None
     while True:
         describes = channel.receive(None)
+        # Only the counts of one reading: the parent adds them up, so that they survive this child.
         engine.statistics = ReadingCounts()
         row: tuple[object, ...] | None = None
         error: AccelMetricsError | None = None

@@ -362,7 +362,7 @@ class NodeReader:
         findings = None if self._lease is None else self._view.findings(row.findings)
         return Taken(snapshot if self._check is None else self._check(snapshot), row.at, tick, newest, findings)
 
-    # Who reads
+    # Electing the process that reads
 
     def _is_late(self, ring: SharedRing) -> bool:
         """Return whether the next row, or the first one, is overdue."""
@@ -408,7 +408,7 @@ class NodeReader:
                 self._sampler.sample()  # before the old sampler is closed: sources of both stay open
                 before.close()
 
-    # What the others say
+    # Wishes, steps and messages of the other processes
 
     def _others(self) -> list[Rank]:
         own = None if self.channel.file is None else self.channel.file.path
@@ -432,7 +432,7 @@ class NodeReader:
                         channel.give(told)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 
-    # Finding each other
+    # Joining and leaving
 
     def _join(self) -> None:
         """Follow the daemon, or join the job: follow the process that reads, or become it.
@@ -558,11 +558,11 @@ class NodeReader:
 
 
 class ProgramSteps:
-    """The steps of this user's programs on this machine that share their readings. For one thread.
+    """Receives the steps of this user's programs on this machine that share their readings. For one thread.
 
     Args:
-        hear: Takes a step, as :class:`NodeReader` gives it. The machine of its process is ``PROGRAM of MACHINE``: ranks of two programs
-            have the same numbers.
+        hear: Called with a step, as for :class:`NodeReader`. The machine in its source is ``PROGRAM of MACHINE``, because ranks of
+            two programs have the same numbers.
     """
 
     def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object]) -> None:
@@ -570,7 +570,7 @@ class ProgramSteps:
         self._ranks: Ranks | None = None
 
     def look(self) -> None:
-        """Hear what was logged since the last call; from the first call on."""
+        """Receive the steps logged since the last call. Steps from before the first call are not received."""
         if self._ranks is None:
             with suppress(NotSharedError):
                 self._ranks = Ranks(job_directory(make=False))

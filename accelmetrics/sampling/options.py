@@ -77,6 +77,7 @@ def checked(
         raise InvalidOptionError(f"visible is {visible!r}: it must be True, False or 'renumber'")
     times: tuple[tuple[str, object], ...] = (("timeout", timeout), ("open_timeout", open_timeout))
     for option, value in times:
+        # In Python a bool is an int, so `timeout=True` would otherwise be a second.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
             raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
     paths = items(disk_paths)

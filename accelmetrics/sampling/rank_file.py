@@ -86,6 +86,7 @@ class RankFile:
         self.file.close()
 
     def _make(self, wishes: Mapping[str, Any]) -> None:
+        # `count` takes a number in one call in C, so that no lock is needed, also in a signal handler.
         self._numbers = [count(1) for _ in SIZES]
         self.path = self._files.with_name(f"{self._files.name}.{os.getpid()}-{os.urandom(4).hex()}{RANK}")
         # Locked before it gets its name: others take an unlocked file for one of a process that has ended, and remove it.
@@ -143,6 +144,7 @@ class Rank:
         if self._own is not None:
             return _own.get(self._path) is self._own
         try:
+            # This succeeds only if the process's own, exclusive lock is gone, which the kernel releases at its end.
             fcntl.lockf(self._file.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return self._file.stands  # locked, so alive; otherwise the file was removed and created again under another name

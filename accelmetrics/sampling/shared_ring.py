@@ -37,6 +37,7 @@ FIRST_SIZES: Sizes = ((512, 4), (512, SLOTS), (1024, 32), (512, 16), (1 << 14, 1
 findings come later and enlarging the file then copies all rows."""
 ROOM = 1.25
 """Slots are enlarged to this multiple of the record that did not fit, because sources that open late add keys."""
+# A header of 1,000 keys is about 40 KB. Without this, a key that comes and goes would write one at every row.
 KEPT = 64
 """Number of records that the writer reuses, and that readers cache."""
 NO_PROCESSES: Mapping[str, tuple[DeviceProcess, ...]] = {}
@@ -195,6 +196,7 @@ class SharedRingWriter:
     def _announce(self, interval: float, opening: float = 0.0) -> None:
         """Publish this process as the writer, so that an earlier one stops."""
         until = time.monotonic() + opening if opening else 0.0
+        # Published in the file, because a reader does not know the writer's timeout.
         patience = max(LATE, self._timeout) + LATE_INTERVALS * interval
         self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, patience, self._reads)
         self._said = _ENCODER.encode(self._writer[:-1]).encode()
@@ -344,8 +346,10 @@ class SharedRing:
         begin = _ROW.size + sources * _SOURCE.size
         kinds = content[begin : begin + count]
         numbers = _form(kinds).unpack_from(content, begin + count)
+        # The file is written by another process: a row that does not fit its header is ignored.
         if head is None or len(head.backends) != sources or len(head.keys) != count:
             return None
+        # The sum is finite if all are. Only a sum that overflows needs the second, slower check.
         if not isfinite(at + ended + sum(numbers)) and not all(map(isfinite, (at, ended, *numbers))):
             return None
         fared = tuple(map(partial(_fared, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))

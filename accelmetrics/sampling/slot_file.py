@@ -65,12 +65,14 @@ class SlotFile:
     """
 
     def __init__(self, path: Path, trusted: Callable[[os.stat_result], bool] = is_own, flags: int = os.O_RDONLY, made: Sizes = ()) -> None:
+        # O_NONBLOCK: opening a FIFO in the file's place must not block.
         self.file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         with ExitStack() as undo:
             undo.callback(os.close, self.file)
             if made:
                 # macOS has no posix_fallocate: there a full disk only shows when a record is written.
                 allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))
+                # All space at once: on a full tmpfs the creation fails, not a later write.
                 allocate(self.file, 0, PAGE + sum(slot * slots for slot, slots in made))
                 unused = [0] * (2 * (MOST_PARTS - len(made)))
                 os.pwrite(self.file, _HEAD.pack(_MAGIC, VERSION, *chain.from_iterable(made), *unused), 0)
@@ -121,6 +123,7 @@ class SlotFile:
     def write(self, part: int, number: int, content: bytes) -> None:
         """Write a record that fits into its slot."""
         slot, slots = self.sizes[part]
+        # A checksum per record is necessary: without locks, one read in about 6,000 returns a half-written record.
         checksum = crc32(content, crc32(_RECORD.pack(0, len(content), number)[4:]))
         os.pwrite(self.file, _RECORD.pack(checksum, len(content), number) + content, self._begins[part] + number % slots * slot)
         # After the record: its number may only be visible once the record is complete.
@@ -133,6 +136,7 @@ class SlotFile:
         if len(found) < HEAD:
             return None
         checksum, length, stands = _RECORD.unpack_from(found)
+        # Number and length are checked too, since an empty slot has the valid checksum of nothing.
         whole = stands == number and HEAD + length <= len(found) and crc32(memoryview(found)[4 : HEAD + length]) == checksum
         return found[HEAD : HEAD + length] if whole else None
 

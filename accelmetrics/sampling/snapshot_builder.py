@@ -85,7 +85,7 @@ class KeyMapper:
                 same = (known.names is names or known.names == names) and known.process == block.process and len(values) == len(names)
                 if same and wanted is not None:
                     values = tuple(compress(values, wanted))
-                # One sum tells whether all are finite numbers, since infinity and NaN survive it.
+                # One sum shows whether all are finite numbers: infinity and NaN propagate into it.
                 if not same or not isfinite(sum(values)):
                     return False
                 flat.update(zip(keys, values))  # noqa: B905
@@ -116,6 +116,7 @@ class KeyMapper:
                 keys, values = list(compress(keys, wanted)), compress(values, wanted)
             self._keys.append((tuple(keys), wanted))
             for key, value in zip(keys, values, strict=False):
+                # NaN and infinity fail the comparison as well.
                 if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
                     flat[key] = value
                 else:

@@ -284,6 +284,7 @@ class ManagedSource:
         """Keep the source open for a reader. The first reader has it opened without delay."""
         with self.lock:
             if not self.readers:
+                # A new user does not wait for the back-off that earlier users have caused.
                 self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
@@ -357,13 +358,13 @@ class SourceRegistry:
     def sweep(self) -> None:
         """Close sources that an interrupt left open. Drop idle sources of unregistered backends, and their numbering.
 
-        Sources of registered backends are kept, so that a device has one number for the lifetime of the process. A source with a call
-        in progress, or with an opening that waits for its worker, is kept too: the next sampler finds it and does not repeat the
-        call.
+        Sources of registered backends, and busy ones, are kept.
         """
         for source in self._sources.values():
             if not source.readers and source.opened is not None:
                 source.pool.submit(source.tidy)
+        # A registered backend's source is kept, so that a device has one number for the lifetime of the process. A source with a call in
+        # progress, or with an opening that waits for its worker, is kept too: the next sampler finds it and does not repeat the call.
         gone = {
             key
             for key, source in self._sources.items()

@@ -9,17 +9,16 @@ one. A pool knows callables and the numbers of calls in progress, but no time. T
 abandons its worker: another worker continues with the rest, and the abandoned one keeps its call until that returns. So a stuck call
 is never repeated, and the number of threads is bounded.
 
-Workers are not made by an executor, because an executor joins its threads at interpreter exit and so would wait for a hung driver.
 
 Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So workers do everything that takes several steps,
 and a caller takes locks only by a ``with`` statement.
 
-Names of ``threading`` and ``queue`` are looked up at use, not imported: gevent and eventlet may replace them after this module was
-imported, and a queue of plain Python would then block all green threads for ever.
 """
 
 from __future__ import annotations
 
+# Names of `threading` and `queue` are looked up at use, not imported: gevent and eventlet may replace them after this module was
+# imported, and a queue of plain Python would then block all green threads for ever.
 import _thread
 import queue
 import sys
@@ -189,6 +188,7 @@ class OnDemandThread:
                 return
 
 
+# Not a thread of an executor: an executor joins its threads at interpreter exit, and so would wait for a hung driver.
 class WorkerThread(threading.Thread):
     """A thread of a pool.
 
@@ -218,6 +218,7 @@ class WorkerThread(threading.Thread):
         Two watchers do not count the same time twice.
         """
         now = time.perf_counter()
+        # Several samplers may watch the same worker: each adds only the time since the last one looked.
         seconds, self._looked_at = min(seconds, now - self._looked_at), now
         before, self._seen = self._seen, (self.progress, len(self.progress))
         moved = before[0] is not self._seen[0] or before[1] != self._seen[1]

@@ -21,6 +21,7 @@ class FrozenDict(dict[K, V]):
 
         __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
+    # A copy or a pickle belongs to one receiver, which may change it.
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
 

@@ -167,7 +167,7 @@ class LineWriter:
         # contain this mark, because its quotes would be escaped.
         ahead, mark, behind = _plain_text(line).partition('"metrics":{}')
         keys = snapshot.header.keys
-        metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # repr() is what JSON has
+        metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # as JSON has them
         return f"{head}{ahead}{mark[:-2]}{metrics}{behind}\n"
 
     def wrote(self) -> None:

@@ -39,9 +39,8 @@ def mentioned(group: str) -> bool:
     """Return whether another installed package may register something under a group.
 
     This searches the packages' ``entry_points.txt`` files for the group's name. Anything but a plain directory counts as a yes.
-    The usual answer is no; then ``importlib.metadata`` is not loaded, whose import takes longer than everything else of a first
-    reading.
     """
+    # The usual answer is no. Then ``importlib.metadata`` is not loaded: importing it takes longer than everything else of a first reading.
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     sought = group.encode()

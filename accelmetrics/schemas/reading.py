@@ -119,6 +119,7 @@ def header(  # one argument for each attribute
     slots = tuple(identities)
     for known in tuple(_known):
         if (
+            # Identity first: it is the usual case, and comparing a thousand keys is slow.
             (known.keys is keys or known.keys == keys)
             and (known.unavailable is unavailable or known.unavailable == unavailable)
             and (known.identities is slots or known.identities == slots)

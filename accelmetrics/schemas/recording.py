@@ -9,9 +9,7 @@
 :mod:`accelmetrics.schemas.lines` describes the lines. Before version 2.0, and in the output of ``dump``, each line is a whole
 document. A file may contain both kinds.
 
-Every line is validated against the whole schema. With pydantic that takes a millisecond for a document of 8 GPUs, most of it for
-parts that every document repeats: the devices, and the reasons for missing values. So these parts are validated only if they differ
-from the previous line's; the rest is validated on every line.
+Every line is validated against the whole schema.
 
 For replay, a recording of any number of files is scanned once, a little at a time. Every 256 KiB a mark is set with the state there
 (headers, findings). A place is found by its mark and the few lines after it, however large the recording is. Of the lines between
@@ -165,6 +163,8 @@ class LineDecoder:
     def _document(self, document: dict[str, Any]) -> Record:
         """Return the record of a line that is a whole document."""
         _check_number(document.get("devices"))
+        # With pydantic, validation takes a millisecond for a document of 8 GPUs, most of it for parts that every document repeats: the
+        # devices, and the reasons for missing values. So these parts are validated only if they differ from the previous line's.
         # Compared as bytes: 1, 1.0 and true are equal in Python, but only 1 is a valid device number.
         devices = marshal.dumps(document.get("devices"), 2)
         constant = (
@@ -251,6 +251,7 @@ class RecordFile:
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
                 hopeless = False
+                # One for this line, and one more line that may be no record.
                 allowed += 2
                 if record is not None:
                     yield record
@@ -329,6 +330,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):
             raise DocumentError(f"{path} is a device, which may have no end")
         beginning = file.peek(len(_GZIP))[: len(_GZIP)]
+        # A single byte of gzip's mark: the compressed file is cut.
         if beginning and beginning == _GZIP[:-1]:
             raise EOFError
         text = gzip.GzipFile(fileobj=file) if beginning == _GZIP else file

@@ -33,6 +33,7 @@ REPEATED = float("inf")
 """Stands for a value that was served again, not read again."""
 KEPT = 2
 """Readings that a ring always keeps: the last one, and the one before it, which shows what was served again."""
+# Number, time on the monotonic clock, time in nanoseconds since 1970, joined, tick.
 _FACTS = Struct("=qdq??")
 _SEQUENCE = 8
 """Bytes of a source's reading number."""
@@ -248,6 +249,7 @@ class Ring:
         else:
             raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
         self.unread = sys.maxsize
+        # `deque.copy` is one call in C, so that readers need no lock while a thread appends.
         self._rows: deque[Row] = deque()
         self._count = self._ticks = 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
     from accelmetrics.schemas.selection import MetricSelection
 else:
-    from accelmetrics.schemas.identity import DeviceKind  # noqa: F401 - what the attributes' annotations name
+    from accelmetrics.schemas.identity import DeviceKind  # noqa: F401 - named by annotations of attributes
 
     DeviceFields = object
 
@@ -104,7 +104,7 @@ class Snapshot:
     schema_version: ClassVar[str] = SCHEMA_VERSION
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a document has
+    def __init__(  # noqa: PLR0913, PLR0917 - one for each part of a document
         self,
         time_ns: int,
         hostname: str,
