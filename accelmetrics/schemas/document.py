@@ -164,7 +164,7 @@ class _Head(Part):
 
 
 class Document(_Head):
-    """One sample of one machine."""
+    """A sample of one machine."""
 
     metrics: dict[Key, Number] = Field(description="Finite numbers by key. A missing value is absent; its reason is in unavailable.")
     devices: Devices

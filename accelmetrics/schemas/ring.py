@@ -226,7 +226,7 @@ def _owners(header: Header) -> Iterator[str]:
 
 
 class Ring:
-    """The latest readings of a monitor, numbered from 1 on: those within the history's limit, and those not yet consumed.
+    """The latest readings of a monitor, numbered from 1 on: all within the history's limit, and all not yet consumed.
 
     One thread appends. Any thread reads from a copy, which is made in one call in C.
 

@@ -225,7 +225,7 @@ class _Item(NamedTuple):
         return self if self.pattern is None or general == self.text else _Item(self.text, _pattern(general))
 
     def may_have(self, template: str) -> bool:
-        """Return whether a key with an unknown disk, path or label may match. It is never False if such a key matches."""
+        """Return whether a key with an unknown disk, path or label may match. It is never False if one matches."""
         if self.pattern is None or _NAMED.search(template) is None:
             return False
         own, other = self.text.split("*"), _NAMED.split(template)

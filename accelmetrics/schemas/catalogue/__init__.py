@@ -244,7 +244,7 @@ def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
 
 
 def expected_keys(backend: str) -> tuple[str, ...]:
-    """Return the machine's keys, without placeholders, that a built-in backend owes at every reading: as a value or a reason."""
+    """Return the machine's keys, without placeholders, that a built-in backend owes at every reading: a value or a reason."""
     return tuple(coverage_of(backend).get("machine", NOTHING))
 
 

@@ -59,7 +59,7 @@ CONDITION = (
         "ipu.{i}.ipu power (W)",
         "W",
         "gauge",
-        "Power that the IPU draws; boards without such a sensor do not say.",
+        "Power that the IPU draws; missing on boards without such a sensor.",
         "accel_ipu_power_watts",
         'hw.power{hw.type="ipu"}',
         preset="core",

@@ -31,12 +31,12 @@ ECC = {
 }
 POWER = {"min": "Lowest", "max": "Highest", "avg": "Mean"}
 EXECUTIONS = {
-    "completed": "ended well",
+    "completed": "succeeded",
     "completed_with_err": "ended in an error that is not a numerical one",
     "completed_with_num_err": "ended in a numerical error",
     "timed_out": "took longer than the runtime allows",
-    "incorrect_input": "were not begun since their input was wrong",
-    "failed_to_queue": "were turned away since the queue was full",
+    "incorrect_input": "were not started because their input was wrong",
+    "failed_to_queue": "were rejected because the queue was full",
 }
 ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 LATENCIES = {"total_latency": "as the runtime measures it", "device_latency": "on the device alone"}
@@ -165,7 +165,7 @@ MACHINE = (
 EXECUTION = (
     *(_execution("execution_summary", name, f"Executions in the tool's last period that {how}.") for name, how in EXECUTIONS.items()),
     *(
-        _execution("error_summary", kind, f"Errors of the kind `{kind}` as the tool counts them: for its last period, AWS documents.")
+        _execution("error_summary", kind, f"Errors of the kind `{kind}` in the tool's last period, according to AWS's documentation.")
         for kind in ERRORS
     ),
     *(_latency(clock, how, percentile) for clock, how in LATENCIES.items() for percentile in PERCENTILES),

@@ -39,7 +39,7 @@ class HostMetrics(Model):
     proc_memory_rss_bytes: int | None = Field(None, alias="proc.memory.rssBytes", ge=0, description="The same as `proc.memory.rssMB`, in bytes. Unit: By.")
     proc_memory_percent: float | None = Field(None, alias="proc.memory.percent", ge=0, description="Resident memory of the watched process in percent of the cgroup's limit, else of the host's memory. Unit: %.")
     proc_memory_available_mb: float | None = Field(None, alias="proc.memory.availableMB", ge=0, description="Memory that is still available to everything below the cgroup's limit, else on the host. Unit: MiBy.")
-    proc_memory_oom_kills: int | None = Field(None, alias="proc.memory.oomKills", ge=0, description="Processes of the cgroup that the kernel killed for want of memory since the first reading. Unit: 1.")
+    proc_memory_oom_kills: int | None = Field(None, alias="proc.memory.oomKills", ge=0, description="Processes of the cgroup that the kernel killed because memory ran out, since the first reading. Unit: 1.")
     wandb_memory_rss_mb: float | None = Field(None, alias="wandb.memory.rssMB", ge=0, description="Resident memory of W&B's own collector; described for documents that carry it, no backend gives it. Unit: MiBy.")
     load_1m: float | None = Field(None, alias="load.1m", ge=0, description="Load average of the host: processes that run or wait to run, over the last minute. Unit: 1.")
     load_5m: float | None = Field(None, alias="load.5m", ge=0, description="Load average of the host: processes that run or wait to run, over the last 5 minutes. Unit: 1.")

@@ -13,6 +13,6 @@ class IpuMetrics(CommonMetrics):
     clock_mhz: float | None = Field(None, alias="clock (MHz)", ge=0, description="Clock of the IPU's tiles. Unit: MHz.")
     average_die_temp_c: float | None = Field(None, alias="average die temp (C)", ge=-273.15, description="Mean temperature of the IPU's own sensors. Unit: Cel.")
     average_board_temp_c: float | None = Field(None, alias="average board temp (C)", ge=-273.15, description="Mean temperature of the sensors on the board, which its IPUs share. Unit: Cel.")
-    ipu_power_w: float | None = Field(None, alias="ipu power (W)", ge=0, description="Power that the IPU draws; boards without such a sensor do not say. Unit: W.")
+    ipu_power_w: float | None = Field(None, alias="ipu power (W)", ge=0, description="Power that the IPU draws; missing on boards without such a sensor. Unit: W.")
     total_board_power_w: float | None = Field(None, alias="total board power (W)", ge=0, description="Power that the whole board draws: the same value at each of its IPUs, not to be added up over them. Unit: W.")
     link_speed_gt_s: float | None = Field(None, alias="link speed (GT/s)", ge=0, description="Transfers per second and lane on the link to the host. Unit: GT/s.")

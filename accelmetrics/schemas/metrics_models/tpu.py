@@ -8,12 +8,12 @@ from accelmetrics.schemas.metrics_models.common import CommonMetrics
 class TpuMetrics(CommonMetrics):
     """What a TPU says: the keys below ``tpu.{i}``."""
 
-    duty_cycle: float | None = Field(None, alias="dutyCycle", ge=0, le=100, description="Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value. Unit: %.")
+    duty_cycle: float | None = Field(None, alias="dutyCycle", ge=0, le=100, description="Share of the time during which the device was computing; TPU v2 and v3 report one value per chip, for both of its devices. Unit: %.")
     tensorcore_utilization: float | None = Field(None, alias="tensorcoreUtilization", ge=0, le=100, description="Share of the TensorCore's capacity that was used. Unit: %.")
     tensorcore_idle_duration: float | None = Field(None, alias="tensorcoreIdleDuration", ge=0, description="For how long the TensorCore has been idle. Unit: s.")
     hbm_capacity_total: int | None = Field(None, alias="hbmCapacityTotal", ge=0, description="Memory of the device that programs can use. Unit: By.")
     hbm_capacity_usage: int | None = Field(None, alias="hbmCapacityUsage", ge=0, description="Memory of the device that is in use. Unit: By.")
     hbm_memory_usage: float | None = Field(None, alias="hbmMemoryUsage", ge=0, le=100, description="Share of the device's memory that is in use. Unit: %.")
-    runtime_hbm_utilization: float | None = Field(None, alias="runtimeHbmUtilization", ge=0, le=100, description="Share of the memory's bandwidth that was used, as the runtime reckons it. Unit: %.")
+    runtime_hbm_utilization: float | None = Field(None, alias="runtimeHbmUtilization", ge=0, le=100, description="Share of the memory's bandwidth that was used, as estimated by the runtime. Unit: %.")
     ici_link_health: float | None = Field(None, alias="iciLinkHealth", ge=0, le=10, description="Score of the worst of the device's links to other chips, from 0 (sound) to 10 (unusable). Unit: 1.")
     throttle_score: float | None = Field(None, alias="throttleScore", ge=0, le=10, description="How much the device is throttled, from 0 (not at all) to 10. Unit: 1.")
