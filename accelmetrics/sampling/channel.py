@@ -44,7 +44,7 @@ class NodeChannel:
         self.file: RankFile | None = None
         self._pending: deque[Mapping[str, Any]] = deque(maxlen=PENDING)
         self._steps: deque[Logged] = deque(maxlen=PENDING)
-        self._tells = inf  # deadline of the next write of steps; infinite while no write is scheduled
+        self._write_due = inf  # deadline of the next write of steps; infinite while no write is scheduled
         self._callbacks: dict[Callable[[Mapping[str, Any]], object], None] = {}
 
     @property
@@ -71,9 +71,9 @@ class NodeChannel:
             return False
         # Writing a step at once would cost 50 to 70 µs, several times as much as the rest of logging it.
         self._steps.append((time_ns, step, at, values))
-        if self._tells != inf:
+        if self._write_due != inf:
             return False
-        self._tells = at + TOLD
+        self._write_due = at + TOLD
         return True
 
     def tell(self, now: float) -> float:
@@ -82,13 +82,13 @@ class NodeChannel:
         Returns:
             The time (``time.monotonic``) of the next call needed; infinite if nothing was logged lately.
         """
-        if now >= self._tells - EARLY:
-            self._tells = inf  # before the queue is read: a step logged from here on schedules a call of its own
+        if now >= self._write_due - EARLY:
+            self._write_due = inf  # before the queue is read: a step logged from here on schedules a call of its own
             steps = [self._steps.popleft() for _ in range(len(self._steps))]
             if steps and self.file is not None:
-                self._tells = now + TOLD
+                self._write_due = now + TOLD
                 self.file.steps(steps)
-        return self._tells
+        return self._write_due
 
     def subscribe(self, callback: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:
         """Call a function with every message of the other processes, on the thread that reads.
@@ -107,7 +107,7 @@ class NodeChannel:
     def join(self, file: RankFile | None) -> None:
         """Start using a file: send the queued messages, and write later ones at once."""
         self._steps.clear()  # after a fork these are the parent's steps, which the parent writes
-        self._tells = inf
+        self._write_due = inf
         self.file = file
         while file is not None and self._pending:
             self.publish(self._pending.popleft())

@@ -145,7 +145,7 @@ class Lease:
     def __init__(self, files: Path) -> None:
         self.lock = Lock(with_end(files, LOCK))
         self.leader: Callable[[], object] | None = None
-        self._deputy, self._stands_in = Lock(with_end(files, DEPUTY)), threading.Lock()
+        self._deputy, self._deputizing = Lock(with_end(files, DEPUTY)), threading.Lock()
         self._candidates: dict[Callable[[], object], None] = {}
         self._changed = Flag()
         self._thread = OnDemandThread("accelmetrics-lease", lambda: self._candidates, self._wait)
@@ -180,16 +180,16 @@ class Lease:
         Returns:
             Whether the caller is the deputy.
         """
-        if self._stands_in.acquire(blocking=False):  # a file lock belongs to the process: this lock is between its threads
+        if self._deputizing.acquire(blocking=False):  # a file lock belongs to the process: this lock is between its threads
             if guarded(self._deputy.take, False).value:
                 return True
-            self._stands_in.release()
+            self._deputizing.release()
         return False
 
     def resign(self) -> None:
         """Stop reading as the deputy."""
         self._deputy.give()
-        self._stands_in.release()
+        self._deputizing.release()
 
     def _wait(self) -> None:
         """Wait for the lock and hold it while there are candidates."""

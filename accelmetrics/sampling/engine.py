@@ -465,19 +465,19 @@ class SourceReader:
         self._listing: tuple[DeviceIdentity, ...] | None = None
         self._units: list[tuple[int, KeyMapper]] = []
         self._numbers: tuple[int, ...] = ()  # of the units
-        self._lost: list[KeyMapper] = []
+        self._lost_mappers: list[KeyMapper] = []
         self._removed: set[str] = set()  # keys of partitions that were removed on purpose
         self._readers: dict[OpenDriver, Reader] = {}
         self._lock = threading.Lock()
         self._arrived: dict[int, _Result] = {}
         self._served: dict[int, float] = {}
         self.latch: CountDownLatch | None = None
-        self._spent = 0.0
-        self._took = 0.0  # seconds of the latest reading by a worker
+        self._duration = 0.0
+        self._last_duration = 0.0  # seconds of the latest reading by a worker
         self._timed: list[tuple[float, float]] | None = None
         self._sequence = 0
-        self._wholes = 0
-        weakref.finalize(self, _dropped, source).atexit = False
+        self._device_count = 0
+        weakref.finalize(self, _reader_collected, source).atexit = False
 
     def resume(self, keys: Iterable[str], sequence: int) -> None:
         """Continue where another process ended. Its devices and keys are missing, with the reason, until the source is open.
@@ -505,7 +505,7 @@ class SourceReader:
             latch.count_down(source.backend.name)
             return
         if opened is self.opened:
-            guarded(self._look, opened)
+            guarded(self._update_source, opened)
         else:
             for before in (self.pending, self.wanted, self.given_up, self._arrived, self._served, self._readers):
                 before.clear()
@@ -547,7 +547,7 @@ class SourceReader:
 
         def look() -> _Result | None:
             found = kept(unit)
-            return None if found is None else (found, now, _taken_at(found, now), opened)
+            return None if found is None else (found, now, _source_time(found, now), opened)
 
         result = guarded(look).value
         if result is None:
@@ -555,7 +555,7 @@ class SourceReader:
             return
         self.wanted.clear()
         self._arrived[unit] = result
-        self._spent = self._took
+        self._duration = self._last_duration
 
     def _count_workers(self) -> int:
         """Return how many workers share this reading, and decide whether its calls are timed.
@@ -591,7 +591,7 @@ class SourceReader:
     def _begin(self, now: float) -> None:
         """Mark every unit to be read. A unit still in a call from an earlier reading is joined, not read again."""
         calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
-        self.asked_at, self._spent, self.latch = now, 0.0, None
+        self.asked_at, self._duration, self.latch = now, 0.0, None
         if not wanted and not pending and not self.given_up:  # the usual case
             wanted.update(self._numbers)
             pending.extend(self._numbers)
@@ -642,34 +642,34 @@ class SourceReader:
         worker.task, worker.progress = self.work, [] if timer is None else timer
         while opened is not None:
             outcome = guarded(self._read_pending, worker, opened)
-            self._spent += outcome.seconds
+            self._duration += outcome.seconds
             error = outcome.error
             if error is None or outcome.failure is None:
                 break
             now = source.clock.monotonic()
             removed = isinstance(error, PartitionRemovedError)
-            self._land(worker, opened, REMOVED if removed else Failure.of(outcome.failure, error), now, now)
+            self._store_result(worker, opened, REMOVED if removed else Failure.of(outcome.failure, error), now, now)
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
             timed += timer.units()
         worker.task = None  # a reference there would keep the reader alive while the worker waits
         if opened is not None:
-            guarded(self._look, opened)
+            guarded(self._update_source, opened)
         latch = self.latch
         if latch is not None and not self.wanted:
             latch.count_down(source.backend.name)
         if source.retired or not source.readers:
             source.tidy(worker)
 
-    def _look(self, opened: OpenDriver) -> None:
+    def _update_source(self, opened: OpenDriver) -> None:
         """Update the source with the devices that the driver lists now. Raises any error of a plug-in."""
         source, driver = self.source, opened.driver
         if source.opened is not opened:
             return
         source.source = driver.source
-        lacking = getattr(driver, "incomplete", None)
-        source.incomplete = lacking if isinstance(lacking, Unavailable) else None
+        incomplete = getattr(driver, "incomplete", None)
+        source.incomplete = incomplete if isinstance(incomplete, Unavailable) else None
         listed = driver.devices
         if listed is not source.listed and listed != source.listed:
             source.listed = listed
@@ -702,7 +702,7 @@ class SourceReader:
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             now = monotonic()
-            self._land(worker, opened, reading, now, _taken_at(reading, now) if reading.read_at is not None else now)
+            self._store_result(worker, opened, reading, now, _source_time(reading, now) if reading.read_at is not None else now)
 
     def open_reader(self, driver: Driver) -> Reader:
         """Return this sampler's reader of a driver."""
@@ -712,7 +712,7 @@ class SourceReader:
         self.pending.append(unit)
         self.source.pool.queue.put(self.work)
 
-    def _land(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
+    def _store_result(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
         """Store the result of a call, and free the unit for the next one."""
         unit, pool = worker.call, self.source.pool
         self._arrived[unit] = (what, now, read_at, opened)
@@ -736,7 +736,7 @@ class SourceReader:
         """
         source, opened, arrived = self.source, self.opened, self._arrived
         if opened is None or source.opened is not opened:
-            return self._closed(entries)
+            return self._closed_status(entries)
         now = oldest = source.clock.monotonic()
         failures: dict[str, Failure] = {}
         paced = opened.interval > 0
@@ -768,23 +768,23 @@ class SourceReader:
             # The identities that this reading found. Devices that it found in addition are read from the next reading on.
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)
         if failures or self._removed:
-            self._leave_out(entries, first, failures)
+            self._drop_removed(entries, first, failures)
         self._sequence += fresh
-        source.busy_seconds, self._took = self._spent or source.busy_seconds, self._spent or self._took
+        source.busy_seconds, self._last_duration = self._duration or source.busy_seconds, self._duration or self._last_duration
         self.failures = failures
         status: Status = "ok"
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
-        silent = _silence(entries[first:])
+        silent = _silent_reason(entries[first:])
         given = len(entries) - first - len(failures)
-        if failures or silent or self._lost or source.incomplete:
-            status, detail = self._fared(silent, given) or (status, detail)
-            entries.extend(zip(self._lost, repeat(LOST)))
+        if failures or silent or self._lost_mappers or source.incomplete:
+            status, detail = self._open_status(silent, given) or (status, detail)
+            entries.extend(zip(self._lost_mappers, repeat(LOST)))
         name = source.backend.name
         if not given:
-            return BackendStatus(name, status, detail, source.source, sequence=self._sequence, devices=self._wholes)
+            return BackendStatus(name, status, detail, source.source, sequence=self._sequence, devices=self._device_count)
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
-        return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
+        return BackendStatus(name, status, detail, source.source, self._duration, stamp, age, self._sequence, self._device_count)
 
     def _limit(self, now: float) -> float:
         """Return the oldest time that is not too late: for a background source's values, or for the return of a call."""
@@ -797,14 +797,14 @@ class SourceReader:
         pool = self.source.pool
         since = self.given_up.get(unit)
         if since is not None:
-            return self._named(HUNG, since)
+            return self._with_wait(HUNG, since)
         if not pool.workers:
-            return self._named(DRIVER_HUNG) if pool.calls else NO_THREAD
+            return self._with_wait(DRIVER_HUNG) if pool.calls else NO_THREAD
         if late and not self.given_up:
             return LATE
-        return self._named(STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW)
+        return self._with_wait(STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW)
 
-    def _named(self, why: Unavailable, since: int = 0) -> Unavailable:
+    def _with_wait(self, why: Unavailable, since: int = 0) -> Unavailable:
         """Return a reason that names the vendor's tool that is waited for, and since when.
 
         Without a tool, only the time is added, if it is known.
@@ -814,24 +814,24 @@ class SourceReader:
             return why._replace(detail=f"{wait.tool} has not answered since {rfc3339_second(wait.since)}: {why.detail}")
         return why._replace(detail=f"{why.detail} since {rfc3339_second(since)}") if since else why
 
-    def _closed(self, entries: list[Entry]) -> BackendStatus:
+    def _closed_status(self, entries: list[Entry]) -> BackendStatus:
         """Add the reason why the source is not open to the entries, for every key that it ever reported."""
         source, name = self.source, self.source.backend.name
         self.failures = {}
         if source.absent and source.failure is not None:
             return BackendStatus(name, "absent", source.failure.why.detail)
         opening = source.opening or source.failure is None
-        failure = Failure(self._named(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
-        there_are = {key: mapper for key, mapper in self.mappers.items() if key not in self._removed}
-        self.failures = dict.fromkeys(there_are, failure)
-        entries.extend((mapper, failure.why) for mapper in there_are.values())
+        failure = Failure(self._with_wait(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
+        mappers = {key: mapper for key, mapper in self.mappers.items() if key not in self._removed}
+        self.failures = dict.fromkeys(mappers, failure)
+        entries.extend((mapper, failure.why) for mapper in mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "ok" if failure.why.reason in AT_REST else "failed"
         there = source.detection.devices or int(source.backend.kind is not None and failure.why.reason != Reason.DRIVER_UNAVAILABLE)
-        found = self._wholes if self.slots else there
+        found = self._device_count if self.slots else there
         why, spent = failure.why, source.open_seconds
         return BackendStatus(name, status, why.detail, "", spent, sequence=self._sequence, devices=found, reason=str(why.reason))
 
-    def _leave_out(self, entries: list[Entry], first: int, failures: dict[str, Failure]) -> None:
+    def _drop_removed(self, entries: list[Entry], first: int, failures: dict[str, Failure]) -> None:
         """Remove the entries of partitions that were removed on purpose. A partition that is read again is back."""
         removed = {key for key, failure in failures.items() if failure is REMOVED or key in self._removed}
         back = {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
@@ -840,9 +840,9 @@ class SourceReader:
         entries[first:] = [entry for entry in entries[first:] if entry[0].key not in removed]
         if (removed | self._removed) - back != self._removed:
             self._removed = (removed | self._removed) - back
-            self._show()
+            self._update_slots()
 
-    def _fared(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
+    def _open_status(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
         """Return status and detail of an open source if something is wrong with it, otherwise None.
 
         Args:
@@ -852,8 +852,8 @@ class SourceReader:
         if silent is not None:
             return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
         failed = [(key, failure.why) for key, failure in self.failures.items() if failure.why.reason not in AT_REST]
-        lacking = self.source.incomplete
-        wrong = failed or [(mapper.key, LOST) for mapper in self._lost] or ([("", lacking)] if lacking is not None else [])
+        incomplete = self.source.incomplete
+        wrong = failed or [(mapper.key, LOST) for mapper in self._lost_mappers] or ([("", incomplete)] if incomplete is not None else [])
         if not wrong:
             return None
         status: Status = "degraded"
@@ -872,7 +872,7 @@ class SourceReader:
         wholes = {slot.identity.anchor for slot, device in zip(listed, devices, strict=True) if device.uuid or not slot.identity.uuid}
         unlisted = [slot for slot in self.candidates if slot.key not in keys]
         self._removed |= {slot.key for slot in unlisted if slot.identity.parent in wholes}
-        self._show()
+        self._update_slots()
         for slot in self.candidates if self._removed else self.slots:
             if not self._selection.wants(slot):
                 continue
@@ -881,15 +881,15 @@ class SourceReader:
                 self.mappers[slot.key] = KeyMapper(slot.key, owed, self._options.metrics)
         whole = self.mappers.setdefault("", KeyMapper("", (), self._options.metrics)) if machine_wide else None
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
-        self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys and key not in self._removed]
+        self._lost_mappers = [mapper for key, mapper in self.mappers.items() if key and key not in keys and key not in self._removed]
         self._units = units if whole is None else [*units, (len(keys), whole)]
         self._numbers = tuple([unit for unit, _ in self._units])
         self._listing = devices
 
-    def _show(self) -> None:
+    def _update_slots(self) -> None:
         """Update the reported devices."""
         self.slots = tuple(slot for slot in self.candidates if slot.key not in self._removed and self._selection.wants(slot))
-        self._wholes = sum(not slot.identity.parent for slot in self.slots)
+        self._device_count = sum(not slot.identity.parent for slot in self.slots)
 
 
 class DetailsReader(SourceReader):
@@ -900,7 +900,7 @@ class DetailsReader(SourceReader):
 
     def open_reader(self, driver: Driver) -> Reader:
         """Return a reader that asks a driver for details."""
-        return _Asking(driver)
+        return _DetailsCache(driver)
 
     def ask(self, now: float, latch: CountDownLatch) -> None:
         """Request details from the open driver, if it offers any."""
@@ -925,7 +925,7 @@ class DetailsReader(SourceReader):
         asking = self._readers.get(opened)
         for unit, mapper in self._units if opened is self.opened else ():
             what = self._arrived.get(unit, NOT_ARRIVED)[0]
-            if isinstance(asking, _Asking) and unit in asking.known:
+            if isinstance(asking, _DetailsCache) and unit in asking.known:
                 yield mapper.key, asking.known[unit]
             elif isinstance(what, Failure):
                 yield mapper.key, what.why
@@ -936,7 +936,7 @@ class DetailsReader(SourceReader):
         return 1
 
 
-class _Asking:
+class _DetailsCache:
     """A reader that keeps a driver's details; its readings have no values. It asks again only if answers may change."""
 
     def __init__(self, driver: Any) -> None:
@@ -968,19 +968,19 @@ def _keep_pace(source: ManagedSource, worker: WorkerThread) -> float | None:
     return None if pause is None else max(IDLE_PAUSE, pause)
 
 
-def _dropped(source: ManagedSource) -> None:
+def _reader_collected(source: ManagedSource) -> None:
     """Make a worker check whether the source is still used, after a reader was garbage-collected."""
     if source.opened is not None:
         # A finaliser may run in the middle of anything, so it takes no lock and only puts a task into the queue.
         source.pool.queue.put(source.tidy)
 
 
-def _taken_at(reading: Reading, now: float) -> float:
+def _source_time(reading: Reading, now: float) -> float:
     """Return when the source took a reading, by its own account, limited to between the clock's start and now."""
     return now if reading.read_at is None else max(0.0, min(now, float(reading.read_at)))
 
 
-def _silence(entries: Sequence[Entry]) -> Unavailable | None:
+def _silent_reason(entries: Sequence[Entry]) -> Unavailable | None:
     """Return the reason why a source that was read gives no value of any unit, if that is a fault; otherwise None.
 
     If a device has metrics that show that it answers (``VITAL``), one of these must have a value; values left from earlier readings

@@ -205,19 +205,19 @@ class ReadingProcess(Watchdog):
             super().__init__(sys.executable, [sys.executable, "-c", program], stdin=theirs.fileno(), stdout=out, stderr=out)
             theirs.close()
             self.channel = Channel(ours)
-            self._forgotten = weakref.finalize(owner, _forget, self)
-            self._forgotten.atexit = False  # at exit the kernel closes the socket, which ends the child
+            self._finalizer = weakref.finalize(owner, _end_abandoned, self)
+            self._finalizer.atexit = False  # at exit the kernel closes the socket, which ends the child
             undo.pop_all()
 
     def hang_up(self) -> None:
         """Close the channel and make the watchdog end the process. Returns at once."""
-        self._forgotten.detach()
+        self._finalizer.detach()
         self.channel.hang_up()
         self.end()
         self.control.close()
 
 
-def _forget(child: ReadingProcess) -> None:
+def _end_abandoned(child: ReadingProcess) -> None:
     child.hang_up()
     child.reap_later()
 
@@ -361,7 +361,7 @@ class IsolatedPart:
             child.control.settimeout(min(EXIT_STATUS_WAIT, max(0.0, until - time.monotonic())))
             with suppress(OSError):
                 child.hear()
-            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.status))
+            self._drop(Reason.DRIVER_UNAVAILABLE, _exit_words(child.status))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")
         return None
@@ -398,7 +398,7 @@ class ProcessEngine:
         parts = [(vendors, options), (hosts, options._replace(gpus=None) if vendors else options)]
         self._parts = [IsolatedPart(part, forced, wanted) for part, wanted in parts if part]
         self._undivided = vendors if options.gpus is None else []
-        self._heads: list[Header] = []  # the headers of the parts' last readings; the next line is the header merged from them
+        self._headers: list[Header] = []  # the headers of the parts' last readings; the next line is the header merged from them
         self._header: Header | None = None
         self._lock = threading.Lock()
         self._last: tuple[float, Snapshot] | None = None  # with the time of its request, on the machine's monotonic clock
@@ -484,12 +484,12 @@ class ProcessEngine:
             return first
         statuses = sorted((status for each in snapshots for status in each.backends), key=lambda status: self._order.index(status.name))
         heads = [each.header for each in snapshots]
-        if self._header is None or heads != self._heads:
+        if self._header is None or heads != self._headers:
             slots = sorted((slot for head in heads for slot in head.identities), key=lambda slot: self._order.index(slot.backend))
             keys = tuple([key for head in heads for key in head.keys])
             reasons = {key: why for head in heads for key, why in head.unavailable.items()}
             unlisted = {key: why for head in heads for key, why in head.unlisted.items()}
-            self._heads, self._header = heads, header_of(first.hostname, keys, slots, reasons, standing(statuses), unlisted)
+            self._headers, self._header = heads, header_of(first.hostname, keys, slots, reasons, standing(statuses), unlisted)
         numbers = tuple([number for each in snapshots for number in each.numbers])
         processes = {key: found for each in snapshots for key, found in each.processes.items()}
         return Snapshot.of(self._header, numbers, max(each.time_ns for each in snapshots), tuple(statuses), processes)
@@ -543,17 +543,17 @@ def _detected(backends: Sequence[Backend]) -> dict[str, int]:
             if detection is not None and detection.present:
                 found[backend.name] = detection.devices
 
-    if any(thread.is_alive() for thread in list(_LATE)):
+    if any(thread.is_alive() for thread in list(_HANGING)):
         return {}
     thread = threading.Thread(target=look, name="accelmetrics-detection", daemon=True)
     if begin(thread).failure is None:
         thread.join(DETECTION)
     if thread.is_alive():
-        _LATE.add(thread)
+        _HANGING.add(thread)
     return {} if thread.is_alive() else found
 
 
-_LATE: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_HANGING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads whose detection hangs. No other detection is started while one does."""
 
 
@@ -574,7 +574,7 @@ def _portable(backend: Backend) -> str | bytes:
     return outcome.value
 
 
-def _ended(status: int | None) -> str:
+def _exit_words(status: int | None) -> str:
     if status is None:
         return "closed the channel"
     if status >= 0:
@@ -604,7 +604,7 @@ def _serve(channel: Channel) -> None:
     engine = ThreadEngine(SHARED, select(backends), forced, options)
     if numbering is not None:
         engine.resume(numbering, keys, sequences)
-    told: Numbering | None = None
+    sent: Numbering | None = None
     header: Header | None = None
     processes: object = None
     while True:
@@ -625,5 +625,5 @@ def _serve(channel: Channel) -> None:
             row = (*changed, taken.numbers, taken.time_ns, taken.backends)
             header, processes = taken.header, taken.processes
         numbering = engine.devices.numbering
-        channel.send((row, ChildAnswer(None, engine.statistics, None if numbering == told else numbering, error)))
-        told = numbering
+        channel.send((row, ChildAnswer(None, engine.statistics, None if numbering == sent else numbering, error)))
+        sent = numbering

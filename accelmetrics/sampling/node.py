@@ -164,13 +164,13 @@ class NodeReader:
         daemon: tuple[Path, int | None] | None = None,
     ) -> None:
         self._options, self._interval, self.channel, self._labels = dict(options), interval, channel, labels
-        self._demand, self._hear, self._daemon = demand, hear, daemon
+        self._demand, self._on_step, self._daemon = demand, hear, daemon
         self._timeout = float(options.get("timeout", DEFAULT_TIMEOUT))
         self._opening = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT)) + self._timeout
         self._metrics = MetricSelection(options.get("metrics", ALL))
         self._check = check_of(self._metrics)
         self._view = OwnView(options)
-        self._tell = WarnOnce("readings are not shared: ")
+        self._warn_once = WarnOnce("readings are not shared: ")
         self.findings = NO_FINDINGS
         self.due = 0.0
         self._files = Path()  # the common prefix of the paths of the shared files
@@ -181,12 +181,12 @@ class NodeReader:
         self._ranks: Ranks | None = None
         self._writer: SharedRingWriter | None = None
         self._sampler: Sampler | None = None
-        self._shares = ExitStack()  # releases everything when it stops sharing
+        self._resources = ExitStack()  # releases everything when it stops sharing
         self._wanted: tuple[str, ...] = ()  # the metrics that the sampler reads
         self._sees_all = not any(options.get(name) for name in _OF_PROCESS - {"metrics"})
         self._shown: Header | None = None  # the header of the last row taken, or of the last reading shown by the view
-        self._turn: Callable[[], object] = demand  # the candidate of the lease; a new object for each candidacy
-        self._stands_in = False
+        self._candidate: Callable[[], object] = demand  # the candidate of the lease; a new object for each candidacy
+        self._is_deputy = False
         self._asked: deque[float] = deque(maxlen=1000)
         self._seen = self._first = 0  # the numbers of the last row taken, and of the first row that may be taken
         self._last = 0.0  # when the last row taken was completed; before the first row, when the wait for it began
@@ -202,7 +202,7 @@ class NodeReader:
     @property
     def elected(self) -> bool:
         """Whether this process holds the right to read for the others."""
-        return self._stands_in or (self._lease is not None and self._lease.leader is self._turn)
+        return self._is_deputy or (self._lease is not None and self._lease.leader is self._candidate)
 
     @property
     def slack(self) -> float:
@@ -279,7 +279,7 @@ class NodeReader:
         at = moment_of(snapshot, began, ended)
         self.due = _next_after(began, self.due, self._pace)
         while not writer.write(snapshot, at, ended, self.findings, self._pace):
-            if self._stands_in or self._lease is None or not self._lease.lock.stands:  # another process reads
+            if self._is_deputy or self._lease is None or not self._lease.lock.stands:  # another process reads
                 self._look_at_others(True)  # before leaving: after joining again, only newer messages are received
                 self._leave()
                 return self.take(asked)
@@ -324,8 +324,8 @@ class NodeReader:
             if self._lease is None:  # the daemon has stopped writing: the job's processes share among themselves
                 self._leave()
             elif self._lease.deputize():  # the lease holder is stopped (SIGSTOP, a debugger)
-                self._stands_in = True
-                self._shares.callback(self._lease.resign)
+                self._is_deputy = True
+                self._resources.callback(self._lease.resign)
             elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
                 raise NotSharedError("the process that reads for this machine does not answer")
         if not rows and (self.elected or self._ring is None):
@@ -383,12 +383,12 @@ class NodeReader:
         writer.take(self._interval, self._timeout, self._opening)
         self._writer, self.due, self._wanted = writer, time.monotonic(), ()
         for close in (writer.close, self._close_sampler):
-            self._shares.callback(close)
+            self._resources.callback(close)
         self._look_at_others(True)
         self._choose()
         if self._daemon is None:
             bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without a bell, windows end with the next row
-            self._shares.callback(bell.close if bell is not None else bool)
+            self._resources.callback(bell.close if bell is not None else bool)
             guarded(sweep, self._files.parent)
         self.channel.role, self.channel.why = "holder", ""
 
@@ -425,11 +425,11 @@ class NodeReader:
         channel.devices = frozenset(str(one) for wish in wishes for one in (wish.get("devices") or ()))
         for rank in (*self._others(), *self._ranks.ended):
             for part in (STEPS, MESSAGES) if hear or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ():
-                for told in guarded(list, rank.told(part)).value or ():
-                    for step in told if isinstance(told, list) else ():
-                        guarded(_hear, self._hear, rank, step)
-                    if isinstance(told, dict):
-                        channel.give(told)
+                for found in guarded(list, rank.told(part)).value or ():
+                    for step in found if isinstance(found, list) else ():
+                        guarded(_pass_step, self._on_step, rank, step)
+                    if isinstance(found, dict):
+                        channel.give(found)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 
     # Joining and leaving
@@ -451,20 +451,20 @@ class NodeReader:
         if job:
             self._files = job_files(job, *_shared(options), items_of(options.get("backends")))
         if ring is None:
-            ring, lease, self._turn = SharedRing(with_end(self._files, RING), is_own), lease_of(self._files), partial(self._demand)
-            self._shares.callback(lease.leave, self._turn)
-            self._shares.callback(_remove_files, self._files, lease)
+            ring, lease, self._candidate = SharedRing(with_end(self._files, RING), is_own), lease_of(self._files), partial(self._demand)
+            self._resources.callback(lease.leave, self._candidate)
+            self._resources.callback(_remove_files, self._files, lease)
             self._lease = lease
-        self._shares.callback(ring.close)
+        self._resources.callback(ring.close)
         if job:
             self._write_steps(self._files, f"job {job.rpartition('=')[2]}")
             self._ranks = Ranks(self._files)
-            self._shares.callback(self._ranks.close)
+            self._resources.callback(self._ranks.close)
             self._look_at_others(False)
         elif self._daemon is None:
             self._write_steps_alone()
         if self._lease is not None:
-            self._lease.join(self._turn)
+            self._lease.join(self._candidate)
         newest = guarded(ring.newest).value  # a daemon's newest row is taken, since its next one may be far off
         self._seen = 0 if newest is None else newest.number - (self._lease is None)
         self._first, self._last, self._ring = self._seen + 1, time.monotonic(), ring
@@ -481,7 +481,7 @@ class NodeReader:
         wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
         who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", ""), "program": program}
         self.channel.join(file := RankFile(files, {**wishes, **who}))
-        self._shares.callback(file.close)
+        self._resources.callback(file.close)
 
     def _write_steps_alone(self) -> None:
         """Write the steps of a process that is of no job, for ``watch``."""
@@ -514,7 +514,7 @@ class NodeReader:
         except (NotSharedError, OSError) as error:
             why = str(error)
         if why:
-            self._tell.user(why, f"{why}: it is shared without the daemon where that is possible")
+            self._warn_once.user(why, f"{why}: it is shared without the daemon where that is possible")
         return None
 
     def _is_served_by(self, reads: str) -> bool:
@@ -537,8 +537,8 @@ class NodeReader:
         """Stop sharing. The last process removes the shared files."""
         self.channel.tell(inf)
         self.channel.file = None
-        guarded(self._shares.close)
-        self._ring, self._ranks, self._lease, self._writer, self._stands_in = None, None, None, None, False
+        guarded(self._resources.close)
+        self._ring, self._ranks, self._lease, self._writer, self._is_deputy = None, None, None, None, False
 
     def _close_sampler(self) -> None:
         sampler, self._sampler = self._sampler, None
@@ -554,7 +554,7 @@ class NodeReader:
         if why == NO_JOB:  # a process outside of a job is normal
             self._write_steps_alone()
         else:
-            self._tell.user(why, f"{why}: this process reads for itself")
+            self._warn_once.user(why, f"{why}: this process reads for itself")
 
 
 class ProgramSteps:
@@ -566,7 +566,7 @@ class ProgramSteps:
     """
 
     def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object]) -> None:
-        self._hear = hear
+        self._on_step = hear
         self._ranks: Ranks | None = None
 
     def look(self) -> None:
@@ -578,12 +578,12 @@ class ProgramSteps:
             self._ranks.look()
             for rank in (*self._ranks.living.values(), *self._ranks.ended):
                 for part in (STEPS, MESSAGES):
-                    for told in guarded(list, rank.told(part)).value or ():
-                        for step in told if isinstance(told, list) else ():
-                            guarded(_hear, self._hear, rank, step, str(rank.wishes.get("program") or "a program"))
+                    for found in guarded(list, rank.told(part)).value or ():
+                        for step in found if isinstance(found, list) else ():
+                            guarded(_pass_step, self._on_step, rank, step, str(rank.wishes.get("program") or "a program"))
 
 
-def _hear(
+def _pass_step(
     hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object], rank: Rank, logged: Logged, program: str = ""
 ) -> None:
     """Pass on a step that another process has logged.

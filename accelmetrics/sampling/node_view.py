@@ -128,7 +128,8 @@ class OwnView:
         # own facts (`_header`), a function that picks its numbers (`_chosen`), its devices by their shared keys (`_slots`), and a
         # warning about the selection of each backend's devices (`_caveats`).
         self._seen: tuple[Header | None, Collection[str]] = (None, ())
-        self._told: tuple[Findings | None, object, Findings] = (None, None, NO_FINDINGS)  # shared findings, `_seen`, and the filtered ones
+        # The shared findings and `_seen`, from which the third part is derived: the findings that this process sees.
+        self._filtered: tuple[Findings | None, object, Findings] = (None, None, NO_FINDINGS)
         self._header = header("", (), (), {}, (), {})
         self._chosen: Callable[[Sequence[int | float]], tuple[int | float, ...]] = tuple
         self._slots: Mapping[str, DeviceSlot] = {}
@@ -166,11 +167,11 @@ class OwnView:
             own, age = {**self._process_values(reading, numbers, now), **facts}, max(0.0, now - reading.ended)
         fared = [self._status(age, status) for status in reading.backends]
         more = [self._status(max(0.0, now - self._facts.read_at), status) for status in self._facts.status]
-        keys, stand, head = tuple(own), standing(more), self._header
+        keys, states, head = tuple(own), standing(more), self._header
         parts = head.hostname, head.keys + keys, head.identities
         whole = head.kept(
-            ("own", keys, stand, *reasons.items()),
-            lambda: header(*parts, {**head.unavailable, **reasons}, head.backends + stand, head.unlisted),
+            ("own", keys, states, *reasons.items()),
+            lambda: header(*parts, {**head.unavailable, **reasons}, head.backends + states, head.unlisted),
         )
         return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, (*fared, *more), self._listed[1])
 
@@ -179,20 +180,20 @@ class OwnView:
         if shared is NO_FINDINGS or self._seen[0] is None:
             return shared
 
-        if self._told[0] is shared and self._told[1] is self._seen:
-            return self._told[2]
+        if self._filtered[0] is shared and self._filtered[1] is self._seen:
+            return self._filtered[2]
 
         def own(found: Sequence[Finding]) -> tuple[Finding, ...]:
             return tuple([one._replace(key=key) for one in found if (key := renamed.get(one.key, one.key)) is not None])
 
         renamed = {slot.key: self._slots[slot.key].key if slot.key in self._slots else None for slot in self._seen[0].identities}
-        lacks = []
-        for lack in shared.cannot_tell:
-            keys = tuple([key for one in lack.keys if (key := renamed.get(one, one)) is not None])
-            if keys or not lack.keys:
-                lacks.append(lack._replace(keys=keys))
-        self._told = shared, self._seen, Findings(own(shared.current), own(shared.ended), tuple(lacks))
-        return self._told[2]
+        undecided = []
+        for rule in shared.cannot_tell:
+            keys = tuple([key for one in rule.keys if (key := renamed.get(one, one)) is not None])
+            if keys or not rule.keys:
+                undecided.append(rule._replace(keys=keys))
+        self._filtered = shared, self._seen, Findings(own(shared.current), own(shared.ended), tuple(undecided))
+        return self._filtered[2]
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
         """Decide which devices and keys of a shared reading this process sees.
@@ -218,8 +219,8 @@ class OwnView:
         keys = {own: place for place, key in enumerate(shared.keys) if (own := _own_key(key, slots)) and wants(own)}
         missing = {own: why for key, why in shared.unavailable.items() if (own := _own_key(key, slots)) and wants(own)}
         unlisted = {slots[key].key: why for key, why in shared.unlisted.items() if key in slots}
-        stand = tuple([self._status(0.0, one) for one in shared.backends])
-        self._header = header(shared.hostname, tuple(keys), tuple(slots.values()), missing, stand, unlisted)
+        states = tuple([self._status(0.0, one) for one in shared.backends])
+        self._header = header(shared.hostname, tuple(keys), tuple(slots.values()), missing, states, unlisted)
         places = tuple(keys.values())
         self._chosen = itemgetter(*places) if len(places) > 1 else lambda numbers: tuple([numbers[place] for place in places])
 

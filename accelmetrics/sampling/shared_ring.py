@@ -127,7 +127,7 @@ class SharedRingWriter:
         self._path, self._group, self._reads, self._pid = path, group, reads, os.getpid()
         self._file: SlotFile | None = None
         self._newest = [0] * len(FIRST_SIZES)
-        self._writer, self._said, self._timeout = Writer(), b"", 0.0
+        self._writer, self._announcement, self._timeout = Writer(), b"", 0.0
         self._last: dict[int, tuple[object, tuple[int, int]]] = {}  # by part, the value of the last record with its number and checksum
         self._known: dict[tuple[int, bytes], tuple[int, int]] = {}  # by part and text, a record's number and checksum
         self._kinds: tuple[list[type], bytes] = ([], b"")
@@ -199,8 +199,8 @@ class SharedRingWriter:
         # Published in the file, because a reader does not know the writer's timeout.
         patience = max(LATE, self._timeout) + LATE_INTERVALS * interval
         self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, patience, self._reads)
-        self._said = _ENCODER.encode(self._writer[:-1]).encode()
-        self._append(WRITER, self._said)
+        self._announcement = _ENCODER.encode(self._writer[:-1]).encode()
+        self._append(WRITER, self._announcement)
 
     def _is_writer(self) -> bool:
         """Return whether the file names this process as the writer.
@@ -214,7 +214,7 @@ class SharedRingWriter:
             file.close()
             self.take(self._writer.interval, self._timeout)
             return True
-        return file.stands and file.read(WRITER, file.newest()[WRITER]) == self._said
+        return file.stands and file.read(WRITER, file.newest()[WRITER]) == self._announcement
 
     def _append(self, part: int, content: bytes) -> int:
         """Write the next record of a part and return its number. If it does not fit, replace the file with a larger copy."""
@@ -342,7 +342,7 @@ class SharedRing:
         time_ns, at, ended, *places, sources, count = _ROW.unpack_from(content)
         if wants is not None and not (isfinite(at) and wants(at)) and number < newest:
             return None
-        head: Header | None = self._said(HEADERS, places[:2], _header, None)
+        head: Header | None = self._decoded_record(HEADERS, places[:2], _header, None)
         begin = _ROW.size + sources * _SOURCE.size
         kinds = content[begin : begin + count]
         numbers = _form(kinds).unpack_from(content, begin + count)
@@ -352,12 +352,12 @@ class SharedRing:
         # The sum is finite if all are. Only a sum that overflows needs the second, slower check.
         if not isfinite(at + ended + sum(numbers)) and not all(map(isfinite, (at, ended, *numbers))):
             return None
-        fared = tuple(map(partial(_fared, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))
-        processes = self._said(PROCESSES, places[2:4], _processes, NO_PROCESSES)
-        findings = self._said(FINDINGS, places[4:], _findings, NO_FINDINGS)
+        fared = tuple(map(partial(_status_of, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))
+        processes = self._decoded_record(PROCESSES, places[2:4], _processes, NO_PROCESSES)
+        findings = self._decoded_record(FINDINGS, places[4:], _findings, NO_FINDINGS)
         return SharedRow(number, head, numbers, time_ns, at, ended, fared, processes, findings)
 
-    def _said(self, part: int, place: Sequence[int], make: Callable[[Any], T], otherwise: T) -> T:
+    def _decoded_record(self, part: int, place: Sequence[int], make: Callable[[Any], T], otherwise: T) -> T:
         """Return the decoded content of a record, the same object each time, or ``otherwise`` if it was overwritten."""
         key = part, *place
         made: T | None = self._kept.pop(key, None)
@@ -375,7 +375,7 @@ class SharedRing:
 def _writer_of(file: SlotFile) -> Writer:
     """Return the writer of a file; one without a mark if the file does not name one."""
     number = file.newest()[WRITER]
-    return guarded(lambda: _made(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
+    return guarded(lambda: _make_tuple(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
 
 
 # Numbers
@@ -399,13 +399,13 @@ def _form(kinds: bytes) -> struct.Struct:
     return struct.Struct("<" + kinds.decode())
 
 
-def _fared(time_ns: int, stands: BackendStatus, numbers: tuple[int, float, float]) -> BackendStatus:
+def _status_of(time_ns: int, state: BackendStatus, numbers: tuple[int, float, float]) -> BackendStatus:
     """Return a source's status: the fields from the header, with the numbers of this row."""
     sequence, age, duration = numbers
     seconds = None if isnan(duration) else duration
     if isnan(age):
-        return stands._replace(duration_seconds=seconds, sequence=sequence)
-    return stands._replace(duration_seconds=seconds, read_at=rfc3339(time_ns - int(age * 1e9)), age_seconds=age, sequence=sequence)
+        return state._replace(duration_seconds=seconds, sequence=sequence)
+    return state._replace(duration_seconds=seconds, read_at=rfc3339(time_ns - int(age * 1e9)), age_seconds=age, sequence=sequence)
 
 
 # The content of records: the tuples' fields without names, since all processes that share a reading run the same release. Fields are
@@ -421,17 +421,17 @@ def _header(parts: Any) -> Header:
     hostname, keys, slots, unavailable, backends, unlisted = parts
     if not all(isinstance(text, str) for text in (hostname, *keys)) or len(set(keys)) != len(keys):
         raise ValueError("these are no keys")
-    devices = [_made(DeviceSlot, (*slot[:3], _made(DeviceIdentity, slot[3]), *slot[4:])) for slot in slots]
-    stand = tuple([_made(BackendStatus, one) for one in backends])
-    return header_of(hostname, tuple(keys), devices, _reasons(unavailable), stand, _reasons(unlisted))
+    devices = [_make_tuple(DeviceSlot, (*slot[:3], _make_tuple(DeviceIdentity, slot[3]), *slot[4:])) for slot in slots]
+    states = tuple([_make_tuple(BackendStatus, one) for one in backends])
+    return header_of(hostname, tuple(keys), devices, _reasons(unavailable), states, _reasons(unlisted))
 
 
 def _reasons(found: Any) -> Mapping[str, Unavailable]:
-    return {key: _made(Unavailable, (_REASONS.get(reason, reason), detail)) for key, (reason, detail) in found.items()}
+    return {key: _make_tuple(Unavailable, (_REASONS.get(reason, reason), detail)) for key, (reason, detail) in found.items()}
 
 
 def _processes(found: Any) -> Mapping[str, tuple[DeviceProcess, ...]]:
-    return {key: tuple([_made(DeviceProcess, one) for one in listed]) for key, listed in found.items()}
+    return {key: tuple([_make_tuple(DeviceProcess, one) for one in listed]) for key, listed in found.items()}
 
 
 def _findings_text(findings: Findings) -> bytes:
@@ -439,12 +439,12 @@ def _findings_text(findings: Findings) -> bytes:
 
 
 def _findings(parts: Any) -> Findings:
-    current, ended, lacks = parts
-    last, over = (tuple([_made(Finding, one) for one in part]) for part in (current, ended))
-    return Findings(last, over, tuple([_made(CannotTell, (rule, tuple(keys), *rest)) for rule, keys, *rest in lacks]))
+    current, ended, undecided = parts
+    last, over = (tuple([_make_tuple(Finding, one) for one in part]) for part in (current, ended))
+    return Findings(last, over, tuple([_make_tuple(CannotTell, (rule, tuple(keys), *rest)) for rule, keys, *rest in undecided]))
 
 
-def _made(kind: Callable[..., T], parts: Sequence[Any]) -> T:
+def _make_tuple(kind: Callable[..., T], parts: Sequence[Any]) -> T:
     """Make a named tuple from its fields.
 
     Raises:

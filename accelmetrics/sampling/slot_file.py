@@ -135,9 +135,9 @@ class SlotFile:
         found = os.pread(self.file, slot, self._begins[part] + number % slots * slot)
         if len(found) < HEAD:
             return None
-        checksum, length, stands = _RECORD.unpack_from(found)
+        checksum, length, stored = _RECORD.unpack_from(found)
         # Number and length are checked too, since an empty slot has the valid checksum of nothing.
-        whole = stands == number and HEAD + length <= len(found) and crc32(memoryview(found)[4 : HEAD + length]) == checksum
+        whole = stored == number and HEAD + length <= len(found) and crc32(memoryview(found)[4 : HEAD + length]) == checksum
         return found[HEAD : HEAD + length] if whole else None
 
     def after(self, part: int, number: int) -> Iterator[tuple[int, bytes | None]]:

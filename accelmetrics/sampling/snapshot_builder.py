@@ -131,7 +131,7 @@ class KeyMapper:
         if wants is not None:
             explained = {key: why for key, why in explained.items() if wants(key)}
         self.reasons = {**explained, **silent, **refused}
-        if len(flat) - before == sum(len(keys) for keys, _ in self._keys):  # no value was refused, and no key stands in two blocks
+        if len(flat) - before == sum(len(keys) for keys, _ in self._keys):  # no value was refused, and no key is in two blocks
             self._given = what.unavailable
 
 
@@ -173,7 +173,7 @@ class SnapshotBuilder:
         self._header: Header | None = None  # of the latest reading
         self._flat: dict[str, Number] = {}  # its values
         self._mappers: list[KeyMapper] = []
-        self._standing: Sequence[object] = ()
+        self._states: Sequence[object] = ()
         self._slots: tuple[DeviceSlot, ...] = ()
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = FrozenDict()
@@ -205,9 +205,9 @@ class SnapshotBuilder:
                 self._unlisted, same = unlisted, False
         if (reported := tuple(slots)) != self._slots:
             self._slots, same = reported, False
-        stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
-        if not same or head is None or stands != self._standing:
-            self._mappers, self._standing = mappers, stands
+        states = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
+        if not same or head is None or states != self._states:
+            self._mappers, self._states = mappers, states
             flat = self._flat = {}
             for mapper, what in entries:
                 mapper.put(what, flat)

@@ -53,9 +53,9 @@ class Accumulator:
         "_min",
         "_plain",
         "_recent",
+        "_recent_seconds",
         "_seconds",
         "_spans",
-        "_stood",
         "_timed",
         "_times",
         "_weighted",
@@ -75,7 +75,7 @@ class Accumulator:
         self._spans: array[float] = _NO_NUMBERS
         # Readings not yet sorted into their buckets, and the time of each.
         self._recent: array[float] = _NO_NUMBERS
-        self._stood: array[float] = _NO_NUMBERS
+        self._recent_seconds: array[float] = _NO_NUMBERS
         self._coarse = self.stands = False
         self.waits, self._timed = waits, timed
         self._seconds = self._weighted = self._plain = 0.0
@@ -88,7 +88,7 @@ class Accumulator:
             setattr(twin, name, getattr(self, name))
         if self._cells:
             twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
-            twin._recent, twin._stood = self._recent[:], self._stood[:]
+            twin._recent, twin._recent_seconds = self._recent[:], self._recent_seconds[:]
         return twin
 
     def following(self) -> Accumulator:
@@ -205,8 +205,8 @@ class Accumulator:
     def sort_in(self) -> None:
         """Sort the recent readings into their buckets. Every query does this first."""
         if self._recent:
-            self._insert(self._recent, None, self._stood)
-            self._recent = self._stood = _NO_NUMBERS
+            self._insert(self._recent, None, self._recent_seconds)
+            self._recent = self._recent_seconds = _NO_NUMBERS
 
     def _take_each(self, values: Iterable[float], after: Iterable[float], age: float) -> None:
         """Add values one after another; some may be no readings. This is the reference that faster paths must agree with."""
@@ -239,7 +239,7 @@ class Accumulator:
         self._vary()
         self._recent = self._recent + values
         if self._timed:
-            self._stood = self._stood + array("d", seconds)
+            self._recent_seconds = self._recent_seconds + array("d", seconds)
         self.count += len(column)
         self._seconds += spent
         self._weighted += sum(map(operator.mul, column, seconds))

@@ -39,7 +39,7 @@ PACKED = ".gz"
 _TIME = r"\d{8}T\d{6}\.\d{6}Z"
 _WRITTEN = re.compile(rb"(?:^|\"timestamp\": ?\")(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z", re.MULTILINE)
 _NO_PUNCTUATION = str.maketrans("", "", "-:")
-_STANDING = ("name", "status", "detail", "source", "devices", "reason")
+_STATE_FIELDS = ("name", "status", "detail", "source", "devices", "reason")
 """A source's fields in a header. The reason is left out if it is empty."""
 
 
@@ -52,7 +52,7 @@ def header_line(head: Header, stream: str) -> dict[str, Any]:
         "labels": dict(head.labels),
         "devices": [device_entry(slot) for slot in head.identities],
         "unavailable": {key: reason_entry(why) for key, why in head.unavailable.items()},
-        "backends": [{name: getattr(one, name) for name in _STANDING if one.reason or name != "reason"} for one in head.backends],
+        "backends": [{name: getattr(one, name) for name in _STATE_FIELDS if one.reason or name != "reason"} for one in head.backends],
         "unlisted": {key: reason_entry(why) for key, why in head.unlisted.items()},
     }
 
@@ -146,16 +146,16 @@ class LineWriter:
         whole, monitor = record.snapshot.header, record.monitor
         # The header of a stream is the record's header with labels and without keys, since each line has its keys.
         parts = whole.hostname, (), whole.identities, whole.unavailable, whole.backends, whole.unlisted, record.labels
-        stands = whole.kept(("stream", *record.labels.items()), lambda: header(*parts))
-        told: object = None
+        current = whole.kept(("stream", *record.labels.items()), lambda: header(*parts))
+        state: object = None
         if monitor is not None:  # all numbers except counts of readings, which change with every line
             exporters = [(one.name, one.failed, one.dropped) for one in monitor.exporters]
-            told = (monitor.interval, monitor.missed_ticks, monitor.timed_out, exporters)
-        last_header, last_told, last_findings = (None, None, NO_FINDINGS) if fresh or self._written is None else self._written
-        self._made = stands, told, record.findings
-        begins = last_header is not stands
-        head = _plain_text(header_line(stands, self.stream)) + "\n" if begins else ""
-        line = reading(record, self.stream, begins or last_told != told, last_findings)
+            state = (monitor.interval, monitor.missed_ticks, monitor.timed_out, exporters)
+        last_header, last_state, last_findings = (None, None, NO_FINDINGS) if fresh or self._written is None else self._written
+        self._made = current, state, record.findings
+        begins = last_header is not current
+        head = _plain_text(header_line(current, self.stream)) + "\n" if begins else ""
+        line = reading(record, self.stream, begins or last_state != state, last_findings)
         snapshot = record.snapshot
         try:
             usual = are_finite(snapshot.numbers)
