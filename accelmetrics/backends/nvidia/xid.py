@@ -1,6 +1,6 @@
 """Xid errors, counted from the driver's events by a thread, so that no reading waits for one.
 
-The thread checks every 2 s for events, and each check waits only a few milliseconds inside the driver. Closing and exit never wait
+The thread looks every 2 s for events, and each look waits only a few milliseconds inside the driver. Closing and exit never wait
 long for
 it, and a fork does not happen in the middle of a call. Counting begins when the GPU is registered for events, at 0 or at the known
 earlier
