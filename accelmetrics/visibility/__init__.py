@@ -1,1 +1,1 @@
-"""Which devices a program sees, which processes use which, and what works: visible devices, allocation, doctor."""
+"""Users of devices, and faults: visible devices, processes, allocation, jobs and pods, doctor, verify, bundles."""

@@ -1,7 +1,7 @@
-"""``accelmetrics.allocation()``: which process of a distributed job was given which devices, and which it really uses.
+"""``accelmetrics.allocation()``: which devices each process of a distributed job was given, and which it really uses.
 
-What there is to know about that is put into words as findings. ``accelmetrics.visible_devices()``: the devices that a program sees, in its
-order.
+Differences between the two are reported as findings, in words. ``accelmetrics.visible_devices()`` lists the devices that a program sees,
+in the program's order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
 CONTAINER_NOTE = f"it runs in a container of its own that was given some devices ({CONTAINER_LIST}), and its numbers count those"
 RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where it cannot be read from outside"
 FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
-"""Findings after which the answer to what was asked is no, or none."""
+"""Findings that make ``Allocation.as_expected`` false: the expectation is not met, or cannot be checked."""
 MOST_NAMED = 4
-"""Processes that a remark about many of them names."""
+"""Processes that a finding names before it says "and N more"."""
+# A display server draws on a GPU but computes nothing there, so it takes no device from a job.
 ONLY_DRAWS = "graphics"
-"""The type of a process that computes nothing: a display server takes no device from a job."""
 
 ProcessesByDevice = Mapping[str, tuple[DeviceProcess, ...]]
-"""By device key, the processes that use the device."""
+"""The processes that use each device, by device key."""
 
 
 def visible_devices(
@@ -49,17 +49,17 @@ def visible_devices(
     No framework is imported and no runtime started. The drivers are opened, unless a sampler of this process has them open.
 
     Args:
-        pid: The program: what it was started with counts. When left out, this one, with the environment it has now.
-        backends: Names, or backend objects, to look at; all that are registered when left out.
+        pid: The program. Its environment at its start counts. By default this process, with its current environment.
+        backends: Names or objects of the backends to ask. By default all registered ones.
         timeout: Seconds within which the devices are read.
         open_timeout: Seconds to wait for drivers that are still opening.
 
     Returns:
-        The devices of one vendor after those of the other, each vendor's in the order of their ``visible_index``. Where only
-        the numbers cannot be told (GPUs of several models without ``CUDA_DEVICE_ORDER=PCI_BUS_ID``), that is None.
+        The devices, grouped by vendor and ordered by ``visible_index`` within a vendor. ``visible_index`` is None if the
+        devices are known but not their order (GPUs of several models without ``CUDA_DEVICE_ORDER=PCI_BUS_ID``).
 
     Raises:
-        AccelMetricsError: It cannot be told which devices the program sees; the message says why.
+        AccelMetricsError: The devices that the program sees cannot be determined. The message says why.
     """
     found = environment_of(os.getpid() if pid is None else pid)
     if found.values is None:
@@ -79,7 +79,7 @@ class Use(NamedTuple):
 
     Attributes:
         device: The device's key.
-        memory_bytes: Device memory that the worker holds, in bytes; None where the driver does not say.
+        memory_bytes: Device memory that the worker holds, in bytes. None if the driver does not report it.
     """
 
     device: str
@@ -87,18 +87,18 @@ class Use(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """One process of the job.
+    """A process of the job.
 
     Attributes:
-        pid: Its number.
-        name: Its command, or what a framework made of that.
-        role: What ``roles`` says, else its ``ACCELMETRICS_ROLE``; empty when neither says.
+        pid: Its process id.
+        name: Its command, or the title that a framework set.
+        role: The role from ``roles``, else from its ``ACCELMETRICS_ROLE``. Empty if neither has one.
         rank: Its rank in the job, if a launcher gave it one.
         local_rank: Its rank on this machine, if a launcher gave it one.
-        lists: The variables that choose its devices, as set when it was started.
-        visible: The devices that they leave it, in its order; None where that cannot be told.
-        used: The devices that it, or a process below it that is no worker itself, really uses.
-        notes: Why something is not known, or what to know about it.
+        lists: The variables that choose its devices, as set when it started.
+        visible: The devices that these variables leave it, in its order. None if that cannot be determined.
+        used: The devices that it really uses, including devices of its child processes that are not workers themselves.
+        notes: Remarks about its devices, such as the reason why they are not known.
     """
 
     pid: int
@@ -113,7 +113,7 @@ class Worker(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What findings call it: ``actor rank 3 (PID 4711)``."""
+        """Its label in findings: ``actor rank 3 (PID 4711)``."""
         rank = f"rank {self.rank}" if self.rank is not None else f"local rank {self.local_rank}" if self.local_rank is not None else ""
         words = " ".join(filter(None, (self.role, rank)))
         return f"{words} (PID {self.pid})" if words else f"PID {self.pid}"
@@ -125,13 +125,13 @@ class Worker(NamedTuple):
 
 
 class UsedDevice(NamedTuple):
-    """One device of the machine.
+    """A device of the machine.
 
     Attributes:
         key: Its key.
         name: The product name.
         uuid: The vendor's unique id.
-        pids: The processes that use it, as the driver numbers them; None where the source cannot say.
+        pids: The processes that use it, by the driver's process ids. None if the driver does not list them.
     """
 
     key: str
@@ -141,12 +141,12 @@ class UsedDevice(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """What was expected of one role, and what is.
+    """Expected and used devices of a role.
 
     Attributes:
         role: The role.
-        expected: The devices that it was given.
-        used: Those that its workers use.
+        expected: The devices from ``expect``.
+        used: The devices that its workers use.
     """
 
     role: str
@@ -155,11 +155,11 @@ class Pool(NamedTuple):
 
 
 class AllocationFinding(NamedTuple):
-    """One remark about an allocation.
+    """A finding about an allocation.
 
     Attributes:
-        kind: In one word, for programs: ``shared_device``, ``pool_differs`` …
-        text: In words, for people.
+        kind: Its kind, in one word for programs: ``shared_device``, ``pool_differs`` …
+        text: Its text, for people.
         pids: The processes concerned.
         devices: The devices concerned.
     """
@@ -175,11 +175,11 @@ class Allocation(NamedTuple):
 
     Attributes:
         timestamp: When the devices were read (RFC 3339, UTC).
-        hostname: The machine.
+        hostname: The machine's name.
         workers: The processes of the job.
         devices: The machine's devices.
-        pools: What was expected, by role.
-        findings: What to know.
+        pools: Expected and used devices, by role.
+        findings: Problems and remarks.
     """
 
     timestamp: str
@@ -191,15 +191,15 @@ class Allocation(NamedTuple):
 
     @property
     def as_expected(self) -> bool:
-        """Whether every process that was named is there, and every pool is what was expected."""
+        """Whether every named process is running and every role uses exactly the devices expected of it."""
         return not any(finding.kind in FAILING for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in new plain containers, ready for ``json``."""
+        """Return the allocation as new plain containers, ready for ``json``."""
         return {**plain(self), "as_expected": self.as_expected}
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the whole as text, on one line unless ``indent`` is given."""
+        """Return the allocation as JSON text, on one line unless ``indent`` is given."""
         import json
 
         return json.dumps(self.to_dict(), indent=indent)
@@ -215,24 +215,24 @@ def allocation(
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
 ) -> Allocation:
-    """Compare what the processes of a job were given with what they use.
+    """Compare the devices that the processes of a job were given with the devices that they use.
 
     Args:
-        pids: The processes; when neither they nor ``roles`` are given, every process that uses a device.
-        children: Whether ``pids`` are launchers: then the job is what runs at and below them.
-        roles: By role, its processes. Others have the role of their ``ACCELMETRICS_ROLE``.
-        expect: By role, the devices that it alone should use: numbers, keys or UUIDs. A device may be expected of several roles,
-            which then share it.
-        backends: Names, or backend objects, to look at; all that are registered when left out.
+        pids: The processes. Without them and without ``roles``, every process that uses a device.
+        children: Whether ``pids`` are launchers. Then the job consists of the workers at and below them.
+        roles: The processes of each role. Other processes have the role of their ``ACCELMETRICS_ROLE``.
+        expect: The devices that each role should use alone, as numbers, keys or UUIDs. Roles share a device that several of
+            them expect.
+        backends: Names or objects of the backends to ask. By default all registered ones.
         timeout: Seconds within which the devices are read.
         open_timeout: Seconds to wait for drivers that are still opening.
 
     Returns:
-        A record of workers, devices and findings in words. What may not be read (another user's environment) is said there.
+        Workers, devices and findings. A finding also says if something may not be read (another user's environment).
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: ``expect`` names a device that is not there.
+        InvalidOptionError: An option is invalid.
+        UnknownNameError: ``expect`` names a device that does not exist.
     """
     role_of = {pid: role for role, each in (roles or {}).items() for pid in each}
     all_pids: list[object] = [*pids, *(pid for each in (roles or {}).values() for pid in each)]
@@ -251,7 +251,7 @@ def allocation(
     pools = {role: _chosen(choices, slots) for role, choices in (expect or {}).items()}
     unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
     if (pids or role_of) and not DriverNumbers(()).shared:
-        # Whether one that cannot be told is of the job is not known: it is neither a worker nor a stranger.
+        # A process that cannot be identified may or may not belong to the job. So it counts neither as a worker nor as a stranger.
         for key, found in processes.items():
             if whys := [unknown[one.pid] for one in found if one.pid in unknown]:
                 unclear[key] = Unavailable(Reason.NO_PERMISSION, "; ".join(whys))
@@ -282,10 +282,11 @@ def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str
 
 
 def _located(snapshot: Snapshot, processes: ProcessesByDevice) -> tuple[ProcessesByDevice, dict[int, str]]:
-    """Give processes the numbers that they have in ``/proc``.
+    """Replace the driver's process ids by the ids in ``/proc``.
 
     Returns:
-        The processes; and by number, why it is not known which one is meant, though another process may have that number here.
+        The processes, and by the driver's id the reason why a process cannot be identified. Such a process keeps the driver's
+        id, which another process may have in ``/proc``.
     """
     uses = [(key, use) for key, found in processes.items() for use in found]
     numbered: dict[str, tuple[DeviceProcess, ...]] = dict.fromkeys(processes, ())
@@ -311,7 +312,7 @@ def _members(
 
 
 def _held(members: Sequence[job.Member], processes: ProcessesByDevice) -> dict[int, dict[str, int | None]]:
-    """Return, by worker, the memory in bytes that it and its helpers hold of each device; None where the driver does not say."""
+    """Return the device memory in bytes of each worker and its helpers, by PID and device. None if the driver does not report it."""
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
         for process in found:
@@ -335,6 +336,7 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
     notes = seen.caveats
     if not seen.lists and job.ray_decides(values):
         keys, notes = None, (*notes, RAY_NOTE)
+    # A UUID means the same device in every container; a number does not.
     by_uuid = bool(seen.lists) and all(listed.value.startswith(("GPU-", "MIG-")) for listed in seen.lists)
     if not by_uuid and values.get(CONTAINER_LIST, "all") != "all" and job.in_other_container(member):
         keys, notes = None, (*notes, CONTAINER_NOTE)
@@ -344,14 +346,14 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
 def _findings(
     made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[AllocationFinding]:
-    """List everything to know, what was asked for first.
+    """Yield all findings: about expected devices first, then workers, pairs of workers, devices and sources.
 
     Args:
         made: Workers, devices and pools.
         members: The processes behind the workers.
-        snapshot: The reading that it was made from.
-        processes: By device, the processes that use it.
-        unclear: By device, why those are not known.
+        snapshot: The reading behind ``made``.
+        processes: The processes that use each device.
+        unclear: Why the processes of a device are not known, by device.
     """
     by_pid = {member.pid: member for member in members}
     for pool in made.pools:
@@ -364,7 +366,7 @@ def _findings(
         for worker in made.workers
         for one in _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
     )
-    alike: dict[tuple[str, str, tuple[str, ...]], list[AllocationFinding]] = {}  # one cause is one remark
+    alike: dict[tuple[str, str, tuple[str, ...]], list[AllocationFinding]] = {}  # workers with the same problem share one finding
     for finding, label in of_workers:
         words = finding.text.removeprefix(f"{label}: ")
         alike.setdefault((finding.kind, words, finding.devices), []).append(finding)
@@ -392,9 +394,9 @@ def _findings(
 def _pool_findings(
     pool: Pool, made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Sequence[str]
 ) -> Iterator[AllocationFinding]:
-    """Compare what was expected of a role with what its workers use, and find other users of its devices.
+    """Compare the expected devices of a role with the devices that its workers use, and find intruders on them.
 
-    Those are neither of the role, nor of another role that the device is expected of, nor their helpers.
+    An intruder is a process outside the role, outside other roles that expect the device, and no helper of their workers.
     """
     roles = {worker.pid: worker.role for worker in made.workers}
     pids = tuple(pid for pid, role in roles.items() if role == pool.role)
@@ -435,7 +437,7 @@ def _same_rank(one: job.Member, other: job.Member) -> bool:
 
 
 def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[AllocationFinding]:
-    """Compare a worker's list with what it uses."""
+    """Yield findings from a worker's device list and the devices that it uses."""
     if environment.gone:
         yield AllocationFinding("gone", environment.why, (worker.pid,))
         return
@@ -443,7 +445,7 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
     if environment.values is None:
         yield AllocationFinding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
     if worker.visible is not None:
-        # Where the driver lists the processes of a split device under the whole, that may be any of its partitions.
+        # Some drivers list the processes of all partitions under the whole device. So using the whole counts as using a partition.
         inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
         outside = tuple(use.device for use in worker.used if use.device not in inside)
         if outside:
@@ -485,11 +487,11 @@ def _asked(worker: Worker) -> str:
 
 
 def _named(labels: Sequence[str]) -> str:
-    """Name processes; of many, the first and how many more."""
+    """Return the labels as one phrase: all of them, or the first ones and the number of the rest."""
     more = len(labels) - MOST_NAMED
     return joined(labels) if more <= 0 else f"{', '.join(labels[:MOST_NAMED])} and {more} more"
 
 
 def joined(words: Sequence[str]) -> str:
-    """Join words with commas, and an "and" before the last."""
+    """Return words joined by commas, with "and" before the last."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

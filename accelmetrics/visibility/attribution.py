@@ -1,8 +1,8 @@
-"""Who holds the devices of this machine: jobs and pods, looked up in the background and joined with the devices of a reading.
+"""Jobs and pods that hold the devices of this machine, looked up in the background and joined with the devices of a reading.
 
-A source (:mod:`~accelmetrics.visibility.slurm_jobs`, :mod:`~accelmetrics.visibility.pod_resources`) lists claims: a holder, and the
-devices in the words of its scheduler. Those words are resolved here, by UUID, PCI address or minor number; by a driver's number only where
-that is what a source's numbers mean. Each source has a thread of its own, so that a kubelet that hangs holds up no reading.
+A source (:mod:`~accelmetrics.visibility.slurm_jobs`, :mod:`~accelmetrics.visibility.pod_resources`) lists claims. A claim is a holder with
+references to devices in its scheduler's terms. This module resolves the references by UUID, PCI address or minor number. It uses the
+driver's index only for a source that counts in it. Each source has its own thread, so a kubelet that hangs delays no reading.
 """
 
 from __future__ import annotations
@@ -22,35 +22,37 @@ from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.schemas.snapshot import Snapshot
 
 STALE = 6
-"""Intervals of a source after which its last answer is not served any more."""
+"""Intervals of a source after which its last answer is no longer used."""
 LEAST_STALE = 10.0
+"""Seconds for which an answer is used at least, also of a source with a short interval."""
 ABSENT = 1.0
-"""Seconds between two looks for a source that is not there, which costs next to nothing."""
+"""Seconds between two looks for a source that does not exist yet. Such a look only checks for a path."""
+# Bounds the memory for a source with ever new problems. At the bound all are forgotten and logged again.
 TOLD = 1000
-"""Problems that are remembered as told."""
 
 
 DeviceRef = tuple[str, str]
-"""A device in the words of a scheduler: what it is called by, and the UUID, address or number.
+"""A scheduler's reference to a device: the kind of reference, and its value.
 
-It is called by its ``uuid``; by its ``pci`` address; by the number of NVIDIA's device node (``minor``), or the one that the driver gives it
-(``index``), with ``.<GPU instance>`` behind either for a MIG instance; by the number of a ``tpu``."""
+Kinds are ``uuid``, ``pci`` (the address), ``minor`` (the number of NVIDIA's device node), ``index`` (the driver's number) and ``tpu`` (its
+number). For a MIG instance, ``.<GPU instance>`` follows a minor number or an index."""
 
 
 Claim = tuple[Literal["job", "pod"], Mapping[str, str], tuple[DeviceRef, ...]]
-"""A job, or a container of a pod: which of both it is, what it is called, and the devices that it was given."""
+"""A job, or a container of a pod: its kind, its labels and the devices that it was given."""
 
 Listing = tuple[Sequence[Claim], Sequence[str]]
-"""One answer of a source: what it says, and what of it could not be used, in words, which are logged once."""
+"""A source's answer: its claims, and problems in words. Each problem is logged once."""
 
 
 class ClaimSource:
-    """Where claims are read, again and again, and the last answer.
+    """A source of claims that is read repeatedly, with its last answer.
 
     Args:
-        name: What it is called.
-        interval: Seconds between two looks.
-        read: Looks, within a bounded time; None where there is no such thing on this machine. What it raises is why there is no answer.
+        name: Its name in logs and threads.
+        interval: Seconds between two reads.
+        read: Reads the claims within a bounded time. It returns None if the scheduler does not exist on this machine. Its
+            exception is logged as the reason why there is no answer.
     """
 
     def __init__(self, name: str, interval: float, read: Callable[[], Listing | None]) -> None:
@@ -62,7 +64,7 @@ class ClaimSource:
         self._told: dict[str, None] = {}
 
     def run(self, end: Flag) -> None:
-        """Look until the end; why there is no answer is logged when it changes, and so is that there is one again."""
+        """Read until ``end`` is set. Log a failure when it is new or changes, and the recovery from it."""
         while not end.is_set():
             outcome = guarded(self.read)
             failure = outcome.failure.detail if outcome.failure is not None else ""
@@ -83,17 +85,17 @@ class ClaimSource:
             end.wait(min(self._interval, ABSENT) if absent else self._interval)
 
     def latest(self) -> tuple[Listing | None, str]:
-        """Return the last answer, unless it is too old, and why the last look gave none."""
+        """Return the last answer, or None if it is too old, and the reason why the last read failed."""
         at, listing = self._latest
         fresh = time.monotonic() - at <= max(LEAST_STALE, STALE * self._interval)
         return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it gives no answer")
 
 
 class Attribution:
-    """Looks up who holds the devices. A context manager; called with a reading, it tells who holds its devices, at once.
+    """A lookup of the holders of devices. Use it as a context manager; call it with a reading to get the holders at once.
 
     Args:
-        sources: Where claims are read. Where two tell of the same job on the same device, the first is believed.
+        sources: Sources of claims. If two report the same job on the same device, the first one counts.
     """
 
     def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
@@ -101,18 +103,18 @@ class Attribution:
         self._end = Flag()
 
     def add(self, sources: Iterable[ClaimSource]) -> None:
-        """Ask these too, from the next start on."""
+        """Add sources. They are read from the next start on."""
         self._sources += sources
 
     def start(self) -> Attribution:
-        """Begin to look, each source on a thread of its own."""
+        """Start a thread for each source."""
         self._end = Flag()
         for source in self._sources:
             threading.Thread(target=source.run, args=(self._end,), name=f"accelmetrics-{source.name}", daemon=True).start()
         return self
 
     def close(self) -> None:
-        """End. A look that is going on is not waited for."""
+        """Stop the threads, without waiting for a read in progress."""
         self._end.set()
 
     def __enter__(self) -> Attribution:
@@ -122,7 +124,7 @@ class Attribution:
         self.close()
 
     def __call__(self, snapshot: Snapshot) -> Holders:
-        """Tell who holds the devices of a reading."""
+        """Return the holders of a reading's devices, from the last answers of the sources."""
         listings = {source.name: source.latest() for source in self._sources}
         claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing[0]]
         failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
@@ -130,13 +132,13 @@ class Attribution:
 
 
 def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Holder]:
-    """Find the devices of claims; one that is not among those given is passed over.
+    """Yield a holder for each device of the claims. A device that is not in ``slots`` is skipped.
 
     Args:
-        claims: Who was given what. A job that is told twice of a device counts once.
-        slots: The devices.
+        claims: The claims. A job that several of them name for a device yields one holder.
+        slots: The devices of the reading.
     """
-    known: dict[DeviceRef, tuple[str, ...]] = {}  # by what devices may be called, their keys
+    known: dict[DeviceRef, tuple[str, ...]] = {}  # keys of devices by each reference to them
     wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
     for slot in slots:
         about = slot.identity
@@ -145,17 +147,18 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
         if about.uuid:
             known["uuid", about.uuid] = (slot.key,)
         if about.pci_bus_id and not about.parent:
-            address: DeviceRef = ("pci", pci_address(about.pci_bus_id))  # which parts of one card share
+            address: DeviceRef = ("pci", pci_address(about.pci_bus_id))  # the devices of one card share an address
             known[address] = (*known.get(address, ()), slot.key)
         if about.kind == "tpu":
             known["tpu", str(about.vendor_index)] = (slot.key,)
         if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
-            # The first of several compute instances stands for their GPU instance, as everywhere.
+            # These references end at the GPU instance. Of several compute instances in it, the first one gets the holder.
             known.setdefault(("index", f"{whole.identity.vendor_index}{behind}"), (slot.key,))
             if whole.identity.minor_number is not None:
                 known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), (slot.key,))
     seen: set[tuple[str, str, object]] = set()
     for kind, labels, devices in claims:
+        # Two sources may report a job with different labels, so a job is known by its id. A container has no id.
         called = labels.get("job_id") if kind == "job" else tuple(labels.items())
         for device in dict.fromkeys(key for each in devices for key in known.get(each, ())):
             if (device, kind, called) not in seen:

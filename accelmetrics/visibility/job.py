@@ -1,8 +1,8 @@
-"""The processes of a job: which they are, their ranks and labels, and to which of them a process that the driver lists belongs.
+"""The processes of a job with their ranks and labels, and the member of the job to which a process of the driver's list belongs.
 
-Processes go by their numbers in the mounted ``/proc``. The driver's numbers are the same where both are the host's; a number
-that no process has there is looked for among the inner numbers of the job's processes (``NSpid``), for a driver that counts as
-the container does. A process that is found in neither way cannot be seen from here, and nothing is said of it.
+Process ids are those of the mounted ``/proc``. The driver's ids are the same if both are the host's. An id that does not exist in
+``/proc`` is searched for among the inner ids of the job's processes (``NSpid``), for a driver that uses the container's ids. A process
+that is found in neither way is not visible from here, and nothing is reported about it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from accelmetrics.sampling.devices import Environment, environment_at, environme
 
 ROLE = "ACCELMETRICS_ROLE"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""torchrun and most others, Open MPI, PMIx, MPICH and Intel MPI, Slurm: the nearest to the program first."""
+"""torchrun and most others, Open MPI, PMIx, MPICH and Intel MPI, Slurm. The launcher nearest to the program comes first."""
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "RAY_LOCAL_RANK", "SLURM_LOCALID")
 RAY = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
-"""What the workers of Ray are started with."""
+"""Variables with which Ray starts its workers."""
 RAY_KEEPS_OFF = "RAY_EXPERIMENTAL_NOSET_"
-"""Begins the variables that tell Ray to leave the lists alone (``RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES``)."""
+"""Prefix of the variables with which Ray sets no device list (``RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES``)."""
 LONGEST_NAME = 48
 
 
 Position = tuple[str, int | None, int | None]
-"""The role, the rank and the local rank of a process in its job; empty and None where its launcher gave it none."""
+"""The role, rank and local rank of a process in its job. The role is empty and a rank is None if no launcher gave it one."""
 NO_POSITION: Position = ("", None, None)
 
 
@@ -44,28 +44,28 @@ def position(environ: Mapping[str, str]) -> Position:
 
 
 def first_number(environ: Mapping[str, str], names: Iterable[str], least: int = 0) -> int | None:
-    """Parse the first of these variables that is a whole number, and not less than ``least``; None where none is."""
+    """Return the value of the first variable that is a whole number of at least ``least``, or None."""
     numbers = (plain_number(environ[name].strip()) for name in names if name in environ)
     return next((number for number in numbers if number is not None and number >= least), None)
 
 
 def ray_decides(environ: Mapping[str, str]) -> bool:
-    """Tell whether Ray gives the process its list of devices while it runs."""
+    """Return whether Ray sets the device list of the process while it runs."""
     kept_off = any(name.startswith(RAY_KEEPS_OFF) and value not in {"", "0", "false"} for name, value in environ.items())
     return any(name in environ for name in RAY) and not kept_off
 
 
 class Member:
-    """One process of the job.
+    """A process of the job.
 
     Args:
-        pid: As it was named, else its number in ``/proc``.
-        number: Its number in ``/proc``; None when it is not there.
-        environment: What it was started with.
+        pid: Its id as the user named it, else its id in ``/proc``.
+        number: Its id in ``/proc``. None if it does not exist there.
+        environment: The environment with which it was started.
 
     Attributes:
-        inner: Its numbers in the namespaces further in.
-        above: Its parents and theirs.
+        inner: Its ids in inner PID namespaces.
+        above: Its ancestors, the parent first.
         position: Its role and ranks in the job.
     """
 
@@ -77,40 +77,40 @@ class Member:
         self.position = position(environment.values or {})
 
     def below_in_rank(self, other: Member) -> bool:
-        """Return whether it is a helper of the other: below it, and of the same role and ranks."""
+        """Return whether it is a helper of the other process: a descendant with the same role and ranks."""
         return other.number in self.above and self.position == other.position != NO_POSITION
 
 
 def named(pid: int) -> Member:
-    """Describe a process that the user names, by its number in our own namespace."""
+    """Return the member for a PID that the user named, counted in our own PID namespace."""
     return Member(pid, number_here(pid), environment_of(pid))
 
 
 def listed(number: int) -> Member:
-    """Describe a process that the driver lists."""
-    # Our own environment is known as it is now, which /proc does not show.
+    """Return the member for a process that the driver lists, by its id in ``/proc``."""
+    # os.environ has the current environment of this process. /proc shows the environment at its start.
     own = number == number_here(os.getpid())
     return Member(number, number, environment_of(os.getpid()) if own else environment_at(number, number))
 
 
 def unseen(pid: int, why: str) -> Member:
-    """Describe a process that the driver lists and of which nothing can be said, by the driver's number."""
+    """Return a member for a process in the driver's list that cannot be identified. It keeps the driver's id."""
     return Member(pid, None, Environment(None, why))
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
-    """List the workers at and below launchers.
+    """Return the workers at and below launchers.
 
-    They are the processes that use a device, and of each rank without one the process nearest the launcher: loaders and other
-    helpers have their rank's environment too, and a shell that waits for a rank has it before the rank does. A process is no worker
-    while processes below it have other ranks: Slurm gives torchrun a rank too.
+    Workers are the processes that use a device. A rank without such a process has one worker: its process nearest to the launcher.
     """
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
     members = [listed(number) for number in numbers]
     workers = [member for member in members if uses(member, using)]
     taken = {NO_POSITION, *(member.position for member in workers)}
+    # Data loaders and other helpers inherit their rank's environment, and so may a shell above the rank. So a rank has one worker.
     for member in members:
         own = member.position
+        # Slurm gives torchrun a rank too. A process with other ranks below it is a launcher and no worker.
         launches = any(member.number in other.above and other.position not in (own, NO_POSITION) for other in members)
         if own not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
@@ -118,17 +118,18 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
 
 
 def uses(member: Member, using: Collection[int]) -> bool:
-    """Return whether the driver lists the process itself."""
+    """Return whether the driver lists the process, by its id in ``/proc`` or by an inner id that does not exist there."""
     return member.number in using or any(pid in using and not is_visible(pid) for pid in member.inner)
 
 
 def owner(members: Iterable[Member], pid: int) -> Member | None:
-    """Find the member that a process of the driver's list is, or else the nearest one above it; None where it is none of the job."""
+    """Return the member for a process of the driver's list, or its nearest ancestor in the job. None if it is outside the job."""
     known = list(members)
     unseen = next((member for member in known if member.number is None and member.pid == pid), None)
     if unseen is not None:
         return unseen
     if not is_visible(pid):
+        # Processes of two containers may have the same inner id. Then the driver's id is ambiguous.
         inside = [member for member in known if pid in member.inner]
         return inside[0] if len(inside) == 1 else None
     by_number = {member.number: member for member in known}
@@ -136,7 +137,7 @@ def owner(members: Iterable[Member], pid: int) -> Member | None:
 
 
 def name_of(member: Member) -> str:
-    """Return the title that a framework gave a process, else its program's name."""
+    """Return the title that Ray gave a process, else the first two words of its command without directories."""
     if member.number is None:
         return ""
     words = (read_text(f"/proc/{member.number}/cmdline") or "").split("\0")
@@ -145,15 +146,15 @@ def name_of(member: Member) -> str:
 
 
 def in_other_container(member: Member) -> bool:
-    """Return whether a process has a file system of its own, and with it perhaps devices numbered otherwise."""
+    """Return whether a process runs in another mount namespace, where devices may have other numbers."""
     if member.number is None:
         return False
     ours, theirs = namespace_of("self", "mnt"), namespace_of(member.number, "mnt")
     return "" not in (ours, theirs) and ours != theirs
 
 
-# Variables of schedulers and launchers become labels of every record. Names follow OpenTelemetry's resource attributes where it has one
-# (``k8s.…``); Slurm, Ray and torchrun have none there, and get their own word in front.
+# Variables of schedulers and launchers become labels of every record. Names follow OpenTelemetry's resource attributes (``k8s.…``).
+# OpenTelemetry has none for Slurm, Ray and torchrun, so their labels begin with the product's name.
 
 VARIABLES = {
     "SLURM_JOB_ID": "slurm.job.id",
@@ -170,7 +171,7 @@ VARIABLES = {
     "TORCHELASTIC_RUN_ID": "torchrun.run.id",
     "TORCHELASTIC_RESTART_COUNT": "torchrun.restart.count",
 }
-"""The variable, and the label that it becomes."""
+"""The label for each variable."""
 
 POD_VARIABLES = {
     "POD_NAME": "k8s.pod.name",
@@ -178,25 +179,25 @@ POD_VARIABLES = {
     "POD_UID": "k8s.pod.uid",
     "NODE_NAME": "k8s.node.name",
 }
-"""What a pod is told about itself under the usual names of the downward API; only read inside one."""
+"""The label for each variable that manifests commonly set through the downward API. Only read inside a pod."""
 
 WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-"""How many processes the job has: torchrun and most others, Open MPI, MPICH and Intel MPI, Slurm: the nearest first."""
+"""The number of processes of the job: torchrun and most others, Open MPI, MPICH and Intel MPI, Slurm. The nearest comes first."""
 
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the environment says about the job: its scheduler's identity, and this process's rank.
+    """Return the labels of the job from an environment: the scheduler's ids and names, the rank and the world size.
 
     Args:
-        environment: The variables; this process's own when left out.
+        environment: The variables. By default those of this process.
     """
     values = os.environ if environment is None else environment
     labels = {label: value for name, label in VARIABLES.items() if (value := values.get(name, ""))}
     if "KUBERNETES_SERVICE_HOST" in values:
         told = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
-        # A pod's host name is its name unless its manifest says otherwise.
+        # A pod's host name is its name, unless its manifest sets another one. So an explicit POD_NAME wins.
         usual = {"k8s.pod.name": values.get("HOSTNAME", ""), "k8s.namespace.name": (read_text(_NAMESPACE) or "").strip()}
         labels |= {label: value for label, value in usual.items() if value} | told
     _, rank, local_rank = position(values)

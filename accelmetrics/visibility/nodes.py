@@ -1,4 +1,4 @@
-"""The nodes of a cluster that serve their metrics: from a file of hosts, or from Slurm; as Prometheus' service discovery has them."""
+"""The nodes of a cluster that serve metrics, from a hosts file or from Slurm, and as Prometheus' service discovery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
 from accelmetrics.schemas.log import log
 
 PORT = 22235
-"""That of ``accelmetrics serve``."""
+"""The default port of ``accelmetrics serve``."""
 METRICS = "/metrics"
 MOST_NODES = 4096
 LARGEST_FILE = 4 * 1024 * 1024
@@ -30,7 +30,7 @@ class Node(NamedTuple):
 
     Attributes:
         target: Its host and port.
-        labels: What else Prometheus is to put on its series.
+        labels: Further labels that Prometheus adds to its series.
         scheme: ``http`` or ``https``.
     """
 
@@ -40,16 +40,16 @@ class Node(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where its page is."""
+        """The address of its metrics page."""
         return f"{self.scheme}://{self.target}{self.labels.get('__metrics_path__', METRICS)}"
 
     def address(self, path: str) -> str:
-        """Return the address of another path: in the place of ``/metrics``, which a proxy may have put below a path of its own."""
+        """Return the address of another path of the node, with the same prefix as ``/metrics`` if a proxy adds one."""
         return self.url.removesuffix(METRICS) + path if self.url.endswith(METRICS) else f"{self.scheme}://{self.target}{path}"
 
 
 def parse_hosts(text: str, port: int = PORT) -> list[Node]:
-    """Read a file of hosts: a host a line, with a port and labels where it has any; or what :func:`service_discovery` writes.
+    """Parse a hosts file: one host a line with an optional port and labels, or the JSON of :func:`service_discovery`.
 
     ::
 
@@ -58,11 +58,11 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
         https://node-3.example
 
     Args:
-        text: The file.
-        port: That of hosts without one.
+        text: The text of the file.
+        port: The port of hosts without one.
 
     Raises:
-        InvalidOptionError: A line is no host, or a host is there twice; the message has its number.
+        InvalidOptionError: A line is no host, or a host appears twice. The message names the line or the host.
     """
     nodes = []
     if not text.lstrip().startswith("["):
@@ -88,10 +88,10 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
 
 
 def read_hosts(path: str, port: int = PORT) -> list[Node]:
-    """Read a file of hosts as :func:`parse_hosts` does.
+    """Read and parse a hosts file (see :func:`parse_hosts`).
 
     Raises:
-        InvalidOptionError: It cannot be read, or a line of it is no host; the message names the file.
+        InvalidOptionError: The file cannot be read, or a line is no host. The message names the file.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -106,12 +106,12 @@ def read_hosts(path: str, port: int = PORT) -> list[Node]:
 
 
 def hosts_file(path: str) -> Callable[[], list[Node]]:
-    """Return a function that gives the nodes of a file of hosts, which is read again when it has changed.
+    """Return a function that returns the nodes of a hosts file and reads the file again when it has changed.
 
-    What cannot be read later is logged once, and the nodes of before count.
+    If a changed file cannot be read, the function logs that once and returns the previous nodes.
 
     Raises:
-        InvalidOptionError: It cannot be read now.
+        InvalidOptionError: The file cannot be read now.
     """
 
     def look() -> tuple[int, int, int]:
@@ -127,7 +127,7 @@ def hosts_file(path: str) -> Callable[[], list[Node]]:
         nonlocal seen, nodes
         now = look()
         if now != seen:
-            seen = now
+            seen = now  # also before a failure, so that a broken file is logged once and not at each call
             try:
                 nodes = read_hosts(path)
             except InvalidOptionError as error:
@@ -138,17 +138,18 @@ def hosts_file(path: str) -> Callable[[], list[Node]]:
 
 
 def slurm_nodes(listed: str = "", partition: str = "", port: int = PORT) -> list[Node]:
-    """Ask Slurm for nodes: those of a host list (``scontrol``), else those that it has (``sinfo``), whatever their state.
+    """Return the nodes of a Slurm host list (``scontrol``), or all nodes of the cluster in any state (``sinfo``).
 
     Args:
-        listed: The host list: ``gpu[001-064]``, or what a job has in ``SLURM_JOB_NODELIST``; empty for all.
-        partition: Only nodes of this partition; empty for all.
-        port: Where each serves.
+        listed: The host list: ``gpu[001-064]``, or a job's ``SLURM_JOB_NODELIST``. Empty for all nodes.
+        partition: Only nodes of this partition. Empty for all. Not used with a host list.
+        port: The port on which each node serves.
 
     Raises:
-        SourceError: The command is not there, fails, or is late.
-        InvalidOptionError: It names what is no host.
+        SourceError: The command is missing, fails, or times out.
+        InvalidOptionError: The command prints a word that is no host.
     """
+    # A Command fills in braces in its environment, so braces in the path are doubled.
     config = os.environ.get("SLURM_CONF", "").replace("{", "{{").replace("}", "}}")
     environment = {"SLURM_CONF": config} if config else {}
     if listed:
@@ -162,7 +163,7 @@ def slurm_nodes(listed: str = "", partition: str = "", port: int = PORT) -> list
 
 
 def service_discovery(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return nodes as Prometheus' ``file_sd`` and ``http_sd`` have them: targets by their labels."""
+    """Return the nodes as target groups for Prometheus' ``file_sd`` and ``http_sd``, one group for each set of labels."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for node in nodes:
         labels = {**node.labels, **({} if node.scheme == "http" else {"__scheme__": node.scheme})}
@@ -184,14 +185,14 @@ def _node(text: str, labels: Mapping[str, str], port: int, where: str) -> Node:
 
 
 def node_labels(pairs: Iterable[str], where: str) -> dict[str, str]:
-    """Read labels as Prometheus has them, each ``NAME=VALUE``.
+    """Parse labels of Prometheus, each ``NAME=VALUE``.
 
     Args:
         pairs: The labels.
-        where: Where they stand, for the message.
+        where: Their place, for error messages.
 
     Raises:
-        InvalidOptionError: One is none, or its name is there twice.
+        InvalidOptionError: A word is no label, or a name appears twice.
     """
     found: dict[str, str] = {}
     for pair in pairs:

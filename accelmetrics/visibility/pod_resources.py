@@ -1,7 +1,7 @@
-"""Which containers hold which devices, as the kubelet of this node tells on its socket: ``v1.PodResourcesLister/List``.
+"""Containers and their devices, from the socket of this node's kubelet: ``v1.PodResourcesLister/List``.
 
-A device may be given to several containers, by time slices or MPS, and then has an id for each share: ``<uuid>::<n>``. Devices of dynamic
-resource allocation have names that only the cluster's ResourceSlices explain; those are named in the log.
+Several containers may share a device by time slices or MPS. It then has an id for each share: ``<uuid>::<n>``. Devices of dynamic resource
+allocation have names that only the cluster's ResourceSlices explain. They are not resolved, and the log names them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ Container: bytes name = 1; repeated Devices devices = 2; repeated Dynamic dynami
 Devices: bytes resource = 1; repeated bytes ids = 2
 Dynamic: bytes claim = 2; bytes namespace = 3; repeated Allocated allocated = 4
 Allocated: bytes driver = 2; bytes pool = 3; bytes device = 4"""
-"""The messages of ``podresources/v1``, as far as they are read."""
+"""The part of the messages of ``podresources/v1`` that is read."""
 
+# GKE's plug-in names a GPU after its device node, with the GPU instance (gi) and the share of a time-sliced GPU (vgpu) behind.
 _GKE = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,3}))?(?:/vgpu\d+)?", re.ASCII)
 _TPU = "google.com/tpu"
 
 
 def pod_source(socket: str, needed: bool = False) -> ClaimSource:
-    """Make the source.
+    """Return the source of containers' claims.
 
     Args:
-        socket: The kubelet's.
-        needed: Whether it is a failure that there is none: this is a node of a cluster.
+        socket: The path of the kubelet's socket.
+        needed: Whether a missing socket is a failure, because this machine is known to be a node of a cluster.
     """
 
     def read() -> Listing | None:
@@ -51,16 +52,16 @@ def pod_source(socket: str, needed: bool = False) -> ClaimSource:
 
 
 def ask(socket: str) -> bytes:
-    """Ask the kubelet once.
+    """Ask the kubelet once and return its encoded answer.
 
     Raises:
-        SourceError: It gives no answer.
+        SourceError: The kubelet does not answer, or refuses.
         MissingDependencyError: ``grpcio`` or ``protobuf`` is not installed.
     """
     grpc = require("grpc", "kubernetes", "grpcio")
     require("google.protobuf.message_factory", "kubernetes", "protobuf")
     options = (("grpc.max_receive_message_length", LARGEST_ANSWER), ("grpc.enable_http_proxy", 0))
-    # A connection each time: a kubelet that was started anew has another socket under the same name.
+    # A new connection each time, because a restarted kubelet has another socket at the same path.
     with grpc.insecure_channel(f"unix://{Path(socket).absolute()}", options=options) as channel:
         try:
             return bytes(channel.unary_unary(METHOD)(b"", timeout=DEADLINE))
@@ -72,10 +73,10 @@ def ask(socket: str) -> bytes:
 
 
 def listing(answer: bytes) -> Listing:
-    """Read an answer.
+    """Decode an answer of the kubelet.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is malformed.
     """
     problems: list[str] = []
     pods = parse_message(PACKAGE, MESSAGES, "Answer", answer).pods
@@ -86,7 +87,7 @@ def listing(answer: bytes) -> Listing:
         for container in pod.containers:
             labels = {"pod": _text(pod.name), "namespace": _text(pod.namespace), "container": _text(container.name)}
             given = (device_of(_text(one.resource), _text(each)) for one in container.devices for each in one.ids)
-            # What is no device that is read here, such as a network interface, has no name in any reading.
+            # A network interface, for example, is no device that this package reads, and is left out.
             if devices := dict.fromkeys(device for device in given if device is not None):
                 claims.append(("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
             problems += [
@@ -104,7 +105,7 @@ def _text(data: bytes) -> str:
 
 
 def device_of(resource: str, name: str) -> DeviceRef | None:
-    """Read the id that a device plug-in gave a device: a UUID, a PCI address, GKE's ``nvidia0``, the number of a TPU.
+    """Parse a device plug-in's id: a UUID, a PCI address, GKE's ``nvidia0`` or the number of a TPU. None for any other id.
 
     Args:
         resource: The resource that the pod asked for.

@@ -1,7 +1,7 @@
-"""Stand-ins for what names a machine, its devices and its users, in texts and raw buffers that leave the machine.
+"""Pseudonyms for names and ids of a machine, its devices and its users, in texts and raw buffers that leave the machine.
 
-The same value has the same stand-in everywhere, of the same form and length, so that whatever parses the original parses the stand-in: a
-digit stands for a digit, a letter for a letter. Stand-ins are drawn with a key that is made once and kept nowhere.
+A value has the same pseudonym everywhere, with the same form and length: a digit is replaced by a digit, a letter by a letter. So a parser
+of the original also parses the pseudonym. Pseudonyms are drawn with a random key that is never stored.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ COMMON = frozenset(
         *("python", "python3", "bash", "sh", "zsh", "sleep", "java", "ray", "accelmetrics"),
     }
 )
-"""Names that tell nobody's, and stand for something else in what vendors print."""
+"""Names that identify nobody. They are also ordinary words in the output of vendors' tools, and parsers need them."""
 SHORTEST = 3
-"""Characters below which a name is left: it would be part of too much."""
+"""Characters that a name must have to be replaced. A shorter one occurs by chance in too many places."""
 
 _HEX = re.compile("[0-9a-f]{8,}|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}", re.IGNORECASE)
 _UUID = rb"(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}(?![0-9a-f])"
@@ -53,27 +53,28 @@ _FORMS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     (ADDRESS, re.compile(rb"(?<![0-9a-z:.])[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6}::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?(?![0-9a-z:.])")),
     (ADDRESS, re.compile(rb"(?<![0-9.])(?!127\.|0\.|255\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![0-9.])")),
 )
-"""What is recognised by its form: UUIDs, containers' ids, MAC addresses, InfiniBand's GUIDs, IPv6, IPv4."""
+# In this order: UUIDs, ids of containers, MAC addresses, InfiniBand's GUIDs and long IPv6, IPv6 with "::", IPv4 without loopback and masks.
 _HOMES = re.compile(rb"(?<=/home/|Users/)[^/\0\s\"':,;]+")
 _SERIALS = re.compile(
     rb"(?:serial|unique[ _-]?id)(?:[ _-]?(?:number|num|no|id))?[\"']?[ \t]*(?:[:=][ \t]*[\"']?|[ \t])"
     rb"((?:0x)?[0-9A-Za-z][0-9A-Za-z-]{5,63})",
     re.IGNORECASE,
 )
-"""A serial number behind its name, as commands and the kernel print it."""
+# "Serial Number: 1234567", in the spellings of commands and of the kernel.
 _NAMES = frozenset({"name", "process_name", "command", "cmdline", "comm", "process"})
 _OWNERS = frozenset({"user", "username", "user_name", "owner"})
 _HOSTS = frozenset({"hostname", "host_name", "nodename", "node_name", "instance_name", "instance_id", "ami_id", "subnet_id"})
-"""Names of members of JSON objects, in lower case with underscores: of an object with a process's number; of any."""
+# Keys of JSON objects, in lower case with underscores. A "name" is a process's only in an object that also has a process id. Owners and
+# hosts are read from any object.
 _HOST_NAMES = re.compile(rb"(?:host|node)[ _-]?name[\"']?[ \t]*[:=][ \t]*[\"']?([0-9A-Za-z][0-9A-Za-z.-]+)", re.IGNORECASE)
 
 
 class Pseudonyms:
-    """Replaces what is known to be personal, and what has the form of it.
+    """A replacer of personal values: the added and learned ones, and all with the form of an id or address.
 
     Attributes:
-        replaced: By kind, the values that were replaced, in lower case.
-        left: Names that are known and were left.
+        replaced: The replaced values by kind, in lower case.
+        left: Known names that were not replaced.
     """
 
     def __init__(self) -> None:
@@ -88,24 +89,26 @@ class Pseudonyms:
         self.left: set[str] = set()
 
     def keep(self, words: Iterable[str]) -> None:
-        """Leave names that are words of these texts, parts of ``camelCase`` too: such words mean something to parsers."""
+        """Never replace a name that is a word in these texts, or a part of a ``camelCase`` word in them."""
+        # Metric keys and file names have a meaning for parsers. A user called "power" must not change them.
         for text in words:
             self._words.update(word.lower() for form in ("[A-Za-z]+", "[A-Z]?[a-z]+") for word in re.findall(form, text))
 
     def add_name(self, kind: str, name: str) -> None:
-        """Have the name of a host, a user or a process replaced wherever it stands as a word."""
+        """Add the name of a host, user or process. It is replaced wherever it occurs as a word."""
         name = name.strip().strip("\0")
         if kind == HOST and "." in name:
-            self.add_name(kind, name.partition(".")[0])
+            self.add_name(kind, name.partition(".")[0])  # "node-1.example.org" is often printed as "node-1"
         if name and name.lower() not in COMMON:
             self._form = None
             self._named[name] = kind
 
     def add_identity(self, kind: str, value: str) -> None:
-        """Have a UUID or a serial number replaced in every way in which it is written: text, decimal number, raw bytes."""
+        """Add a UUID or serial number. It is replaced in each of its forms: text, decimal number and raw bytes."""
         found = re.search(_UUID, value.encode(), re.IGNORECASE)
         value = found[0].decode() if found else re.sub(r"^[A-Z]{2,4}-|^0[xX]", "", value.strip().strip("\0"))
         bare = value.lower().replace("-", "").replace("_", "")
+        # Short values occur by chance. Words without a digit, zeros and f's are placeholders of drivers.
         if len(bare) < 6 or not any(map(str.isdigit, bare)) or not bare.strip("0") or bare == "f" * len(bare):
             return
         stand_in = self._stand_in(value)
@@ -119,7 +122,7 @@ class Pseudonyms:
                 self._raw[bytes.fromhex(bare)] = bytes.fromhex(digits)
 
     def add_raw(self, value: bytes) -> None:
-        """Have bytes replaced: a serial number, if they are text, and anything else as it is."""
+        """Add a raw buffer. Printable text is added as a serial number, other bytes as they are."""
         text = value.rstrip(b"\0")
         if text.isascii() and text.decode().isprintable():
             self.add_identity(SERIAL, text.decode())
@@ -127,7 +130,7 @@ class Pseudonyms:
             self._raw[value] = self._stream(value.hex(), len(value))
 
     def learn(self, data: bytes) -> None:
-        """Look for what a text itself says to be a serial number, a UUID, a user or a process."""
+        """Add the serial numbers, UUIDs, users, hosts and processes that a text labels."""
         for name in _HOMES.findall(data):
             self.add_name(USER, name.decode("utf-8", "replace"))
         for name in _HOST_NAMES.findall(data):
@@ -153,14 +156,14 @@ class Pseudonyms:
                     self.add_name(kind, texts[key])
 
     def replace(self, data: bytes) -> bytes:
-        """Return data with all of it replaced."""
+        """Return data with all personal values replaced."""
         if self._form is None:
-            for name, kind in self._named.items():  # now that all words are known
+            for name, kind in self._named.items():  # decided here and not in add_name: only now are all words known
                 if len(name) < SHORTEST or name.isdigit() or name.lower() in self._words:
                     self.left.add(name)
                 else:
                     self._know(kind, name, ".".join(map(self._stand_in, name.split("."))) if kind == HOST else self._stand_in(name))
-            # The longest first: one may be part of another.
+            # The longest first, because a value may be part of another one.
             known = b"|".join(map(re.escape, sorted(self._known, key=len, reverse=True))) or rb"(?!)"
             self._form = re.compile(rb"(?<![0-9A-Za-z])(0x)?(" + known + rb")(?![0-9A-Za-z])", re.IGNORECASE)
         for raw, stand_in in self._raw.items():
@@ -172,11 +175,12 @@ class Pseudonyms:
         return data
 
     def text(self, text: str) -> str:
-        """Return a text with all of it replaced."""
+        """Return a text with all personal values replaced."""
         return self.replace(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def document(self, value: Any) -> Any:
-        """Return plain data with all of it replaced, in keys too. A text is replaced before it is escaped."""
+        """Return plain data with all personal values replaced, also in keys."""
+        # The data is replaced before it becomes JSON, where an escaped character would hide a value.
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -186,7 +190,7 @@ class Pseudonyms:
         return value
 
     def mask(self, data: bytes) -> bytes:
-        """Return a text of which nothing is to be known, unless it is common: every letter and digit is another."""
+        """Return a text with every letter and digit replaced, or the text itself if it is a common word."""
         text = data.decode("utf-8", "surrogateescape")
         return data if text.strip() in COMMON else self._stand_in(text).encode("utf-8", "surrogateescape")
 
@@ -205,18 +209,19 @@ class Pseudonyms:
         value = found[0]
         lower = value.lower()
         ordinary = kind != USER and len(set(lower) - set(b"0:-_.")) < 2  # zeros, masks
+        # A pseudonym has the form of an id, so the patterns find it too. It is not replaced again.
         if lower in self._made or ordinary or lower.decode("utf-8", "replace") in COMMON:
             return value
         self.replaced.setdefault(kind, set()).add(lower)
         text = value.decode("utf-8", "surrogateescape")
         stand_in = self._stand_in(text)
-        if b"." in value and kind == ADDRESS:
+        if b"." in value and kind == ADDRESS:  # digits drawn one by one could make a number above 255
             stand_in = "10." + ".".join(map(str, self._stream(text, 3)))
         self._made.add(stand_in.lower().encode("utf-8", "surrogateescape"))
         return stand_in.encode("utf-8", "surrogateescape")
 
     def _stand_in(self, value: str) -> str:
-        """Return a value of the same form: hexadecimal digits of what has no others, else digits of digits and letters of letters."""
+        """Return the pseudonym of a value. A hexadecimal value becomes a hexadecimal one. In others, digits stay digits."""
         plain = "".join(filter(str.isalnum, value.lower()))
         colons = value.replace(":", "")
         is_hex = _HEX.fullmatch(colons) is not None and not value.isdigit()
@@ -241,12 +246,13 @@ class Pseudonyms:
 
 
 def _is_rare(value: bytes) -> bool:
-    """Return whether these bytes would hardly stand anywhere else: a small number among zeros would."""
+    """Return whether these bytes are unlikely to occur by chance."""
+    # A small number among zeros, for example, occurs in many buffers and is not replaced there.
     return len(set(value)) >= 8
 
 
 def _objects(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Give all objects of a JSON document."""
+    """Yield all objects of a JSON document, at any depth."""
     rest = [document]
     while rest:
         each = rest.pop()
