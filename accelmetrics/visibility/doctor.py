@@ -355,8 +355,9 @@ def _advice(wrong: Unavailable, source: ManagedSource) -> str:
 def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     gaps = _gaps(device.unavailable)
     wrong, advice = (None, "") if failure is None else (failure.why, failure.advice)
-    # A counter whose rate waits for another reading has been read.
-    if device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps):
+    # A lost device still has its counts from the kernel's log. A counter whose rate waits for another reading has been read.
+    lost = failure is not None and failure.why.reason == Reason.DEVICE_LOST
+    if not lost and (device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps)):
         wrong = None
     elif gaps:
         largest = max(gaps, key=lambda gap: len(gap.names))

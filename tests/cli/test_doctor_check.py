@@ -70,6 +70,14 @@ def test_a_device_that_has_fallen_off_the_bus_is_critical(node: Node) -> None:
     assert "gpu.1" in line
 
 
+def test_a_device_that_is_lost_when_it_is_read_is_critical(node: Node, tree: Tree) -> None:
+    """Also where its count of Xid errors of the kernel's log is known, which makes no device readable."""
+    tree.write("/dev/kmsg", "6,8,1,-;NVRM: loading\n")
+    node.nvidia.gpu[1].set(temperature=Ret.GPU_IS_LOST, power_mw=Ret.GPU_IS_LOST)
+    done = run("doctor", "--check", "--backends", "nvidia", "--timeout", "20", env=node.env)
+    assert (done.returncode, done.stdout.partition("lost")[0]) == (2, "CRITICAL: gpu.1 cannot be read: device_")
+
+
 def test_a_driver_that_does_not_open_is_critical(node: Node) -> None:
     node.nvidia.fail_init(Ret.LIB_RM_VERSION_MISMATCH)
     status, line = node.check()
