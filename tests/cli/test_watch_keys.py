@@ -127,7 +127,7 @@ def test_a_graph_has_several_metrics_and_those_of_the_host(watched: Terminal) ->
     """With a scale at each side for two units."""
     watched.type("b", r"^── gpu.0, 1 min .*power 400 W.*util 10 %", r"700 W.*100 %")
     watched.type("mmmm", r"^── gpu.0, 1 min .*power 400 W.*host CPU \d+ %")
-    watched.type("bm", "^── gpu.0, 1 min, each to its own scale .*host disk read")
+    watched.type("bm", "^── gpu.0, 1 min, own scales .*host disk read")
     watched.type("BB", "^── power gpu.0, 1 min")
     watched.type("mmmmm", "^── CPU host, 1 min.* now .* %")
 
@@ -162,8 +162,10 @@ def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) ->
         terminal.type("\x1b", "processes 0")
         terminal.type("f", "core at 97 °C.*", "what to do")
         terminal.type("f", "processes 0")
-        terminal.type("\x1b[B\r", "H100 80GB HBM3.*escape leaves", "core at 97 °C", "^── Utilisation, 1 min .*util")
-        terminal.type("+", "^── Utilisation, 30 s")
+        terminal.type(
+            "\x1b[B\r", "H100 80GB HBM3.*escape leaves", "core at 97 °C", "^── Utilisation .* 1 min ─", "━ util 80 %  ━ memory busy"
+        )
+        terminal.type("+", "^── Utilisation .* 30 s ─")
         terminal.type("e\x1b[F", "^  not supported +.*fanSpeed", r"^  violationSeconds.thermal +\d")
         terminal.type("\r", "processes 0")
 
@@ -231,7 +233,7 @@ def test_enter_opens_the_process_with_its_tree_and_on_request_its_environment(ma
                 terminal.until(str(holder.pid))
                 terminal.type("\t\r", f"process {holder.pid}  bash .*escape leaves", "command +bash -c sleep 3601 & sleep 3602 & wait")
                 terminal.until(rf"^ +{holder.pid} +root +bash -c", r"^ +\d+ +root +sleep 3601", r"^ +\d+ +root +sleep 3602")
-                terminal.until(r"GPU 1 min .* now 20 %", r"GPU memory 1 min .* now 3.0 GiB", r"host memory 1 min .* now \d")
+                terminal.until(r"GPU over 1 min .* now 20 %", r"GPU memory over 1 min .* now 3.0 GiB", r"host memory over 1 min .* now \d")
                 assert "s3same" not in terminal.text
                 terminal.type("e", "SECRET=s3same")
                 terminal.type("e", lambda: "s3same" not in terminal.text)

@@ -19,6 +19,7 @@ from accelmetrics.schemas.recording import RecordReader
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.device_view import USUAL_LEVELS
+from accelmetrics.views.trails import HOST_KEY
 from tests.cli.shell import environment, run
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator
@@ -124,6 +125,23 @@ def test_a_long_recording_is_gone_to_without_being_read_again(
         assert kinds[1:] == ["value"] * 59, scale
     kinds = [point.kind for point in source.trails.points("gpu.0", "utilization", "24 h", 24)]
     assert kinds[:6] == ["before"] * 6 and kinds[-16:] == ["value"] * 16
+
+
+def test_the_hosts_numbers_have_a_history_too(paused: Callable[..., ReplaySource], reading: Snapshot, tmp_path: Path) -> None:
+    """Of what was before a place that was gone to."""
+    path = tmp_path / "host.jsonl"
+    writer = LineWriter("node7")
+    with path.open("w") as file:
+        for number in range(120):
+            metrics = {**reading.metrics, "memory_percent": float(number)}
+            snapshot = Snapshot(BEGIN + number * SECOND, "node7", metrics, reading.identities, reading.unavailable, reading.backends)
+            file.write(writer.lines(Record(snapshot), number == 0))
+            writer.wrote()
+    source = paused(path)
+    source._go(BEGIN + 100 * SECOND)
+    settled(source)
+    points = source.trails.points(HOST_KEY, "memory_percent", "1 min", 60)
+    assert [point.mean for point in points[-3:]] == [98.0, 99.0, 100.0]
 
 
 def test_a_gap_is_a_gap(paused: Callable[..., ReplaySource], reading: Snapshot, tmp_path: Path) -> None:

@@ -91,13 +91,13 @@ def line_graph(
     lines = [one if one.unit else replace(one, unit=unit, top=top) for one in series]
     units = dict.fromkeys(one.unit for one in lines)
     if len(units) > 2:
-        title = f"{title}, each to its own scale"
+        title = f"{title}, own scales"
         scales, axes = [_scale_of([one]) for one in lines], {"%": 100.0}
     else:
         axes = {its: _scale_of([one for one in lines if one.unit == its]) for its in units} or {unit: 1.0}
         scales = [axes[one.unit] for one in lines]
     height = rows - 1 - (rows - 1 >= TICKED)
-    dots = style.braille and not style.ascii and (style.colours != "none" or len(series) == 1)
+    dots = in_dots(len(series), style)
     dash = "-" if style.ascii else "─"
     legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
     across = max(1, columns - AXIS * len(axes))
@@ -116,7 +116,7 @@ def line_graph(
                 row = cells_by_row[height - 1 - step // 4]
                 bits, _ = row.get(column, (0, 0))
                 row[column] = bits | (LEFT, RIGHT)[side][step % 4], number
-    marks = ["━"] * len(series) if dots else list(LINE_MARKS)
+    marks = line_marks(len(series), style)
     names = [one.name for one in series]
     nows = [one.points[-1] for one in series if one.points]
     valued = [
@@ -153,6 +153,16 @@ def _scale_of(lines: Sequence[Series]) -> float:
     if len(tops) == len(lines):
         return max(tops)
     return nice(max((point.mean for one in lines for point in one.points if point.kind == "value"), default=nan), lines[0].unit)
+
+
+def in_dots(number: int, style: ScreenStyle) -> bool:
+    """Return whether so many lines are drawn in dots: they can be told apart by their colours."""
+    return style.braille and not style.ascii and (style.colours != "none" or number == 1)
+
+
+def line_marks(number: int, style: ScreenStyle) -> str:
+    """Return what stands before the names of so many lines."""
+    return "━" * number if in_dots(number, style) else LINE_MARKS[:number]
 
 
 def series_role(number: int) -> Role:

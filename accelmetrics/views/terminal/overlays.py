@@ -12,7 +12,7 @@ from accelmetrics.schemas.text import cells, duration, energy, memory, percent, 
 from accelmetrics.views.device_view import BY_NAME, GONE, GROUPS, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
-from accelmetrics.views.terminal.graphs import Series, graph, line_graph, points_across, top_of
+from accelmetrics.views.terminal.graphs import Series, graph, line_graph, line_marks, points_across, series_role, top_of
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule
 from accelmetrics.views.terminal.tables import LEVEL_WORDS, device_words, process_lines
 from accelmetrics.views.trails import PROCESS_VALUES, SPANS, Trails, process_key
@@ -84,14 +84,15 @@ class Pages:
                 line.add(words, role, max(0, columns - 3 - min(label, columns // 2)))
             self.lines.append(line.parts())
 
-    def flow(self, found: Sequence[Told]) -> None:
-        """Add names with values one behind the other, as many on a line as there is room for."""
+    def flow(self, found: Sequence[Told], marks: str) -> None:
+        """Add names with values one behind the other, as many on a line as there is room for; the first with marks of lines of a graph."""
         line = Line(self._style, self._width)
-        for name, words, role in found:
-            if not line.fits(f"  {name} {words}") and line.left < self._width:
+        for number, (name, words, role) in enumerate(found):
+            mark = f"{marks[number]} " if number < len(marks) else ""
+            if not line.fits(f"  {mark}{name} {words}") and line.left < self._width:
                 self.lines.append(line.parts())
                 line = Line(self._style, self._width)
-            line.add("", width=2).add(f"{name} ", "dim").add(words, role)
+            line.add("", width=2).add(mark, series_role(number)).add(f"{name} ", "dim").add(words, role)
         if found:
             self.lines.append(line.parts())
 
@@ -254,7 +255,17 @@ def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choi
         for number, metric in enumerate(metrics[start : start + across]):
             columns = room * (number + 1) // across - room * number // across
             points = trails.points(process_key(row.pid), metric.name, choices.scale, points_across(columns, style))
-            parts.append(graph(metric, choices.stretch, points, (columns, rows), style))
+            parts.append(
+                graph(
+                    metric,
+                    f"over {choices.stretch}",
+                    points,
+                    (columns, rows),
+                    style,
+                    seconds=SPANS[choices.scale],
+                    end_ns=choices.until_ns,
+                )
+            )
         pages.lines += beside(parts)
 
 
@@ -276,6 +287,8 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
         lines = [name for name in names[:drawn] if name in values] if trails is not None else []
         columns = widths[len(blocks) % across]
         part = Pages(columns, style)
+        part.title(title, choices.stretch if lines else "")
+        marks = ""
         if trails is not None and lines:
             rows = [BY_NAME[name] for name in lines]
             wanted = points_across(columns, style)
@@ -284,12 +297,11 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
                 for row in rows
             ]
             size, seconds = (columns, GROUP_ROWS), SPANS[choices.scale]
-            part.lines += line_graph(f"{title}, {choices.stretch}", series, rows[0].unit, None, seconds, size, style, choices.until_ns)
-        else:
-            part.title(title)
-        part.flow(
-            [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in values.items()]
-        )
+            part.lines += line_graph(title, series, rows[0].unit, None, seconds, size, style, choices.until_ns)[1:]
+            marks = line_marks(len(lines), style)
+        ordered = {name: values[name] for name in (*lines, *values)}
+        told = [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in ordered.items()]
+        part.flow(told, marks)
         if more.get(title):
             part.text(", ".join(more[title]))
         blocks.append(part.lines)
