@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from statistics import median
 from typing import NamedTuple
 
 import psutil
 
 from benchmarks.environments import REPOSITORY
 from benchmarks.programs import environment
-from benchmarks.rows import NONE, Row, Scale, spread
+from benchmarks.rows import Row, Scale, seconds, spread
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import wait_for
 
@@ -54,8 +55,7 @@ def watching(scale: Scale) -> Iterator[Row]:
     """Measure the program on a terminal: its first picture, then what drawing once a second costs with processes on the devices."""
     with NvmlSimulator(scale.gpus) as simulator:
         starts = [first_picture(simulator, scale.gpus) for _ in range(scale.starts + 1)][1:]  # the first one compiles
-    values = spread("", [1000 * valued for _, valued in starts], " ms", NONE, "the first with values of the devices: ")
-    note = f"from exec; {values.note}{values.measured:.0f} ms"
+    note = f"from exec; the first with values of the devices {seconds(median(valued for _, valued in starts))}"
     what = f"time to the first picture of `accelmetrics watch`, {scale.gpus} GPUs, {COLUMNS}x{ROWS}"
     yield spread(what, [1000 * drawn for drawn, _ in starts], " ms", (150.0, None), note)
     found = sorted(cost(scale) for _ in range(scale.rounds))
@@ -84,11 +84,11 @@ def cost(scale: Scale) -> ScreenCost:
             for gpu in range(scale.gpus):  # every number is another one at each reading
                 simulator.gpu[gpu].set(gpu_util=(37 * turn + gpu) % 100, power_mw=300_000 + 7000 * (turn % 40), temperature=50 + turn % 30)
             time.sleep(1.0)
-        after, seconds = watched.cpu_times(), time.monotonic() - began
+        after, lasted = watched.cpu_times(), time.monotonic() - began
         used = after.user + after.system - before.user - before.system
         if screen.received == written:
             raise RuntimeError("nothing was drawn")
-        return ScreenCost(100 * used / seconds, (screen.received - written) / seconds, watched.memory_info().rss)
+        return ScreenCost(100 * used / lasted, (screen.received - written) / lasted, watched.memory_info().rss)
 
 
 def first_picture(simulator: NvmlSimulator, gpus: int) -> tuple[float, float]:

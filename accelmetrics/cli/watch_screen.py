@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
+FIRST_LOOK = 0.01
+"""The same before the first reading, which takes less time than ``LOOK``."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
 ANSWER_SECONDS = 0.2
@@ -451,6 +453,11 @@ class ScreenProgram(ABC):
     def look(self) -> bool:
         """Take what is new; return whether there is another picture to draw."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds between two looks."""
+        return LOOK
+
     @abstractmethod
     def draw(self, screen: Screen) -> None:
         """Put the picture of what there is now on the screen."""
@@ -542,7 +549,7 @@ class ScreenProgram(ABC):
                 if self.changed:
                     self.changed = False
                     self.draw(screen)
-                for key in pressed(min(LOOK, self.options.interval)):
+                for key in pressed(min(self.patience, self.options.interval)):
                     self.changed = True
                     if key == "ctrl-l":
                         screen.forget()
@@ -592,6 +599,11 @@ class WatchScreen(ScreenProgram):
         if news:
             self._follow()  # those that were saved, too
         return news and not self.choices.paused
+
+    @property
+    def patience(self) -> float:
+        """Seconds between two looks."""
+        return FIRST_LOOK if self._view is None else LOOK
 
     def leave(self) -> None:
         """Send no signal that is asked about."""
