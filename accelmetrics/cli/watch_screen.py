@@ -664,7 +664,10 @@ class WatchScreen(ScreenProgram):
         ):
             self.say(answer)
         else:
+            before = self.choices.until_ns
             self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
+            if key == "[" and self.choices.until_ns == before and not self.choices.input:
+                self.say("there is no history before this")
             self._follow()
 
     def _follow(self) -> None:

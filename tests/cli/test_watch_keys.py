@@ -111,6 +111,7 @@ def test_m_and_t_change_the_graph(watched: Terminal) -> None:
 
 def test_graphs_are_zoomed_and_moved_through_time(machine: NvmlSimulator, watched: Terminal) -> None:
     """The past has a place on the clock and stays there while readings go on; 0 comes back."""
+    watched.type("[", "^there is no history before this")
     watched.type("+", "power gpu.0, 30 s .* now 400 W", r"-30 s .* now *$")
     watched.type("+", r"power gpu.0, 15 s", r"-15 s .* now *$")
     readings = machine.calls()["nvmlDeviceGetTemperature", 0]
