@@ -16,6 +16,8 @@ from accelmetrics.schemas import text
 from accelmetrics.schemas.errors import WORDS, Reason
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.record import Record
+from accelmetrics.views import page
+from accelmetrics.views.device_view import GROUPS
 from accelmetrics.views.node_view import node_view
 from accelmetrics.views.page.documents import plain_page, state_document
 from accelmetrics.views.report.making import report_of_files
@@ -164,3 +166,16 @@ def test_the_page_gets_the_numbers_of_the_document() -> None:
             assert device["silent"]["word"] == WORDS[SILENT[device["key"]]]
     assert [device["state"] for device in state["devices"]] == ["ok", "warn", "bad", "bad"]
     assert [finding["severity"] for finding in state["findings"]] == ["warning"]
+
+
+def test_one_device_in_full_has_the_same_groups_on_the_page_and_in_the_terminal() -> None:
+    """By title: the numbers, and those that have a graph together."""
+    script = (Path(page.__file__).parent / "static" / "detail.js").read_text()
+    table = script.partition("const GROUPS = {\n")[2].partition("\n};")[0]
+    titles = re.findall(r"^  (\w+): \{", table, re.MULTILINE)
+    assert titles == list(GROUPS)
+    for title, found in zip(titles, re.split(r"^  \w+: \{", table, flags=re.MULTILINE)[1:], strict=True):
+        values, _, lines = found.partition("graph:")
+        drawn, names = GROUPS[title]
+        assert set(re.findall(r'"([a-z_]{3,})"', values)) == set(names)
+        assert re.findall(r'"([a-z_]{3,})"', lines) == list(names[:drawn])
