@@ -287,6 +287,7 @@ class Accumulator:
         if self._timed:
             for name, spent in zip(names, seconds, strict=True):
                 stood[name] += spent
+        # Few values: inserting each costs less than building the arrays again.
         if 2 * len(counted) < len(self._cells):
             for cell, number in counted.items():
                 self._put(cell, number, stood[cell])  # may make values share buckets from here on
@@ -307,6 +308,7 @@ class Accumulator:
         """
         if not self._coarse or not value:
             return value
+        # Equal steps of the logarithm make each bucket's width the same share of its value.
         return math.copysign(math.exp(min((math.log(abs(value)) + _HALF) // _GROWTH * _GROWTH, _LARGEST)), value)
 
     def _share_if_many(self) -> None:

@@ -74,7 +74,7 @@ class Metric(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that a backend gives: ``powerWatts`` of ``{kind}.{i}.powerWatts``; the whole key if it is the machine's."""
+        """The name that a backend gives: ``powerWatts`` of ``{kind}.{i}.powerWatts``. It is the whole key for the machine."""
         return name_of(self.key)
 
     @property
@@ -89,7 +89,7 @@ class Metric(NamedTuple):
 
     @property
     def device_part(self) -> str:
-        """The template without the name: ``{kind}.{i}``, ``{kind}.process.{i}``, ``tpu.{i}``; empty if it is the machine's."""
+        """The template without the name: ``{kind}.{i}``, ``{kind}.process.{i}``, ``tpu.{i}``; empty for the machine."""
         return self.key[: -len(self.name) - 1] if self.name != self.key else ""
 
     @property

@@ -44,6 +44,7 @@ def _is_own(group: int) -> bool:
     import grp
 
     try:
+        # A group with a name may have other members; one without a name has none that are known.
         return not grp.getgrgid(group)
     except KeyError:
         return True

@@ -442,6 +442,7 @@ class RecordReader:
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 self._skip(f"the compressed file is cut or damaged: {error}")
                 line = b""
+            # A line beyond the limit comes in pieces. Only their length is counted.
             if line.endswith(b"\n") or len(line) == LONGEST_LINE:
                 self.offset += len(line)
                 self._length = 0 if line.endswith(b"\n") else self._length + len(line)

@@ -220,6 +220,7 @@ def _owners(header: Header) -> Iterator[str]:
         kind, _, rest = key.partition(".")
         owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
         if not owner:
+            # The machine's keys belong to no device: their backend is the one that gives the row.
             row = match(key)
             owner = next((name for name in names if row is not None and name in given_by().get(row.key, ())), "")
         yield owner

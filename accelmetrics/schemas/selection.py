@@ -75,6 +75,7 @@ class MetricSelection:
                 )
             self.items = tuple(item.strip() for item in given)
         chosen = [item for item in self.items if not item.startswith("-")]
+        # With exclusions only, everything else is wanted.
         self._chosen = tuple(_Item.of(item) for item in chosen or [ALL] if item != PROCESSES)
         self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
         self._forget()

@@ -120,6 +120,7 @@ class DeviceEnergy:
             self._counter = (at, counter)
             inside = min(at, end) - max(earlier, self._begin)
             if at > earlier and inside > 0:
+                # A counter only rises, so a lower value means that it restarted.
                 self.reset = self.reset or counter < last
                 self._counted += (counter - last) * inside / (at - earlier)
                 self._covered += inside
@@ -246,6 +247,8 @@ class CounterJudge:
         for device, held in self._energy.items():
             energy = held.result()
             if held.reset:
+                # The counter restarted, as it does when the driver is loaded again: trust it until it contradicts power
+                # again.
                 self.doubts.pop(device, None)
             elif energy is not None and energy.reason:
                 self.doubts[device] = energy.reason
@@ -335,6 +338,7 @@ def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
     (quantity, start, first), (now, end, last) = before, after
     if not isfinite(last):
         return 0.0  # served again, while other devices were read
+    # Counter and power do not continue each other, and a counter that fell has restarted.
     if quantity != now or (now == COUNTER and last < first):
         return None
     return last - first if now == COUNTER else (last + first) / 2 * (end - start)
@@ -413,6 +417,7 @@ class WindowAggregator:
             if row.at < self._begin:
                 self._start_from(row)  # its reading was in progress when the window began
                 continue
+            # A block is consecutive rows with the same keys. The row after the window's end is a block by itself.
             changed = block and row.header is not block[0].header and row.layout != block[0].layout
             if block and (changed or not row.joined or row.at > end):
                 self._fold(block, end)
@@ -489,6 +494,7 @@ class WindowAggregator:
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
         self.readings += len(rows)
         if self._trailing:
+            # Here each reading stands for the time since the previous one, not until the next.
             lead, after = 0.0, [lead, *after[:-1]]
         spent = sum(after)
         if not joined:
@@ -555,6 +561,7 @@ class WindowAggregator:
         places = device_columns(layout)
         spans = [following - at for at, following in pairwise(moments)]
         inside = self._begin <= moments[0] and moments[-1] <= end
+        # Only rows inside the window are added together: at its edges, a reading counts in part.
         together = inside and bool(spans) and min(spans) > 0
         counters, powers = places.get(COUNTER, {}), places.get(DRAW, {})
         for key in {**self.energy, **counters, **powers}:

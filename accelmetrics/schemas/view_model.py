@@ -37,6 +37,7 @@ def parse_timestamp(text: object) -> int:
             moment = moment + offset if sign == "-" else moment - offset
         except OverflowError:
             raise ValueError(f"{shown(text)} lies outside the calendar") from None
+    # The fraction is added as an integer, because `datetime` has no nanoseconds.
     return (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 

@@ -146,7 +146,9 @@ class KnownXids:
             events: The errors that NVML has reported to this process.
         """
         before, logged = self.before.get(address, {}), self._logged.get(address, {})
+        # From the back, since `dict.fromkeys` keeps the first of equal codes and the newest code must come last.
         codes = list(dict.fromkeys(reversed((*before, *events, *logged))))[::-1]
+        # NVML's events are in the kernel's log too, so adding both counts would count errors twice.
         return {code: before.get(code, 0) + max(events.get(code, 0), logged.get(code, 0)) for code in codes}
 
 
