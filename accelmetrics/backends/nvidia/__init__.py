@@ -155,10 +155,10 @@ def why_integrated(name: str) -> str:
 
 def driven_gpus() -> list[str]:
     """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, only of the container's GPUs if they are shown."""
-    given = list_directory("/proc/driver/nvidia/gpus")
+    listed = list_directory("/proc/driver/nvidia/gpus")
     found = [address for address in pci_devices(VENDOR, GPU_CLASSES) if address not in integrated_gpus()]
-    if given:
-        return [address for address in found if address in given]
+    if listed:
+        return [address for address in found if address in listed]
     # GPUs with another driver belong to a virtual machine (vfio-pci) or to nouveau. A GPU without any driver may be suspended, and
     # nothing here would wake it.
     loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
@@ -228,10 +228,10 @@ def advise(library: bool) -> str:
     """Return advice if the library, or else its device nodes, are missing; empty if both exist."""
     if library and (sys.platform != "linux" or _is_there(sysroot() + CONTROL) or _is_there(sysroot() + WSL)):
         return ""
-    asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    visible = os.environ.get("NVIDIA_VISIBLE_DEVICES")
     # With these values NVIDIA's container runtime gives a container no GPU.
-    if asked in ("", "void", "none"):
-        return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"
+    if visible in ("", "void", "none"):
+        return f"NVIDIA_VISIBLE_DEVICES is {visible!r}: the container asks for no GPU; set it to `all`"
     if any(_is_there(sysroot() + mark) for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{CONTROL} is missing: {_START}" if library else f"{_START} (the NVIDIA container toolkit then brings the library in)"
     if not library:

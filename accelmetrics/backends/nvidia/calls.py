@@ -307,7 +307,7 @@ def _is_unwritten(buffer: Any, start: int, end: int) -> bool:
     return not ctypes.string_at(ctypes.byref(buffer, start), end - start).strip(bytes([_UNWRITTEN]))
 
 
-def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
+def _current_source(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
     """Return the row's alternative by call if the driver or the GPU lacks the field; otherwise the row itself.
 
     The source that answers first is kept. If it fails later, the value is missing, and no other source's number replaces it.
@@ -320,7 +320,7 @@ def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[objec
     return row
 
 
-def _single(rows: tuple[NvmlMetric, ...]) -> tuple[NvmlMetric, ...]:
+def _without_single_field(rows: tuple[NvmlMetric, ...]) -> tuple[NvmlMetric, ...]:
     """Replace a field by its call if it would be the only field of the batch."""
     fields = list(islice((row for row in rows if isinstance(row.source, NvmlField)), 2))
     return tuple(row.otherwise or row for row in rows) if len(fields) == 1 else rows
@@ -413,13 +413,13 @@ class CallGroup(Paced):
         self._failing = False
         # A source that has answered for this device stays the source when its calls are bound again.
         chosen = [row.otherwise if row.otherwise and library.chosen.get((handle.value, row.name)) == _CALL else row for row in rows]
-        self._bind(_single(tuple(chosen)))
+        self._bind(_without_single_field(tuple(chosen)))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Read other rows from the next call on, at the same interval. A function that has answered stays supported."""
         before = self._buffer
         answered = {before.layout.calls[index].function for index in before.answered}
-        self._bind(_single(rows))
+        self._bind(_without_single_field(rows))
         self._buffer.answered.update(index for index, call in enumerate(self._buffer.layout.calls) if call.function in answered)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
@@ -430,7 +430,7 @@ class CallGroup(Paced):
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)
         if answers is not None:
-            choices = {row.name: _available(row, answers, self._library.chosen, self._handle) for row in self._buffer.layout.choices}
+            choices = {row.name: _current_source(row, answers, self._library.chosen, self._handle) for row in self._buffer.layout.choices}
             if tuple(choices.values()) != self._buffer.layout.choices:
                 self._bind(tuple([choices.get(row.name, row) for row in self._rows]))
                 answers = self._call(progress)
@@ -496,7 +496,9 @@ class FastValues(LatestValues):
         self._watts: Number = math.inf
         used = tuple(row for row in rows if not needed.isdisjoint(row.names))
         # A call that has answered for this device before stays the source, also for new consumers.
-        by_call = _single(used) != used or any(library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise)
+        by_call = _without_single_field(used) != used or any(
+            library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise
+        )
         self._bind(*ways[-1 if by_call else 0])
 
     def _bind(self, rows: tuple[NvmlMetric, ...], convert: Convert) -> None:
@@ -509,7 +511,7 @@ class FastValues(LatestValues):
         # The return codes when the rows were last decoded one by one; None if the next reading has to do that again.
         self._usual: list[int] | None = None
         # Which of the converted values are reported; None for all of them.
-        self._given: list[bool] | None = None
+        self._reported: list[bool] | None = None
         self._flagged = False
         used = {index for row, index, _ in buffer.layout.places if not self._needed.isdisjoint(row.names)}
         buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(buffer.statuses)]
@@ -541,8 +543,8 @@ class FastValues(LatestValues):
         if progress[start:] == self._usual and raw[buffer.layout.signatures] == buffer.signatures:
             values = self._convert(raw, self._watts)
             if values is not None:
-                if self._given is not None:
-                    values = tuple(compress(values, self._given))
+                if self._reported is not None:
+                    values = tuple(compress(values, self._reported))
                 return Block(self.block.names, values), self._flag_block(raw[self._mask]) if self._flagged else NOTHING
         return self._read_rows(progress[start:], progress)
 
@@ -557,18 +559,18 @@ class FastValues(LatestValues):
             raise self._stale_error()
         raw = buffer.numbers()
         answers = buffer.decode(raw)
-        available = [_available(row, answers, self._library.chosen, self._handle) for row in self._rows]
+        available = [_current_source(row, answers, self._library.chosen, self._handle) for row in self._rows]
         # A field is missing: everything is read again by call.
         if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
             self._bind(*self._ways[-1])
             return self.read(progress)
-        self._relate(answers)
+        self._add_shares(answers)
         # The batch has the same fields for every vendor, including some that another maker's library does not cover.
         names = [name for name in self._names if name not in self._left_out and self._library.maker.covers(name)]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
         self.keep({name: answers[name] for name in (*names, *missing)})
         self._flagged = bool(self._flags) and not missing
-        self._given = None if self.block.names == self._names else [name in self.block.names for name in self._names]
+        self._reported = None if self.block.names == self._names else [name in self.block.names for name in self._names]
         # A batch succeeds even if it supports none of its fields. It is then dropped like an unsupported call.
         batch = len(calls) - 1
         unanswered = calls[batch].fields and not buffer.statuses[batch] and batch not in buffer.answered
@@ -586,7 +588,7 @@ class FastValues(LatestValues):
         self._usual = None if doubtful else [buffer.statuses[index] for index in buffer.live]
         return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING
 
-    def _relate(self, answers: dict[str, Value]) -> None:
+    def _add_shares(self, answers: dict[str, Value]) -> None:
         """Compute the shares, and drop values that contradict another value."""
         functions = {row.name: row.source.function for row in self._rows}
         for share, (of, among) in SHARES.items():

@@ -393,7 +393,7 @@ def host_memory_total() -> int | None:
         return None
 
 
-def _unsaid(what: str) -> Unavailable:
+def _unreported(what: str) -> Unavailable:
     return Unavailable(Reason.NOT_SUPPORTED, f"the device shares the host's memory, and the driver does not say what {what} of it")
 
 
@@ -404,17 +404,17 @@ def of_unified_memory(table: DeviceProcesses) -> Derive:
     memory is the sum over the processes on the device. Memory used by the rest of the host does not count.
     """
 
-    def derive(said: Mapping[str, Value]) -> Mapping[str, Value]:
-        total, free, used = (said[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
+    def derive(answers: Mapping[str, Value]) -> Mapping[str, Value]:
+        total, free, used = (answers[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
         if isinstance(total, Unavailable):
             unread = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
-            total, free = host_memory_total() or unread, _unsaid("is free")
+            total, free = host_memory_total() or unread, _unreported("is free")
         if isinstance(used, Unavailable):
             if table.pending:
                 table.decode()
             held = [process.memory_bytes for process in table.processes if process.memory_bytes is not None]
             # A sum is not reported if the memory of one process is unknown.
-            used = table.refusal or (sum(held) if len(held) == len(table.processes) else _unsaid("its processes hold"))
+            used = table.refusal or (sum(held) if len(held) == len(table.processes) else _unreported("its processes hold"))
         if isinstance(used, Unavailable) or isinstance(total, Unavailable):
             share: Value = used if isinstance(used, Unavailable) else total
         else:

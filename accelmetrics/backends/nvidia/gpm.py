@@ -107,14 +107,14 @@ class Gpm(Paced):
                 return dict.fromkeys(self._names, answer if isinstance(answer, Unavailable) else absent)
             lent = self._pool.lend(self, progress)
             if isinstance(lent, int):
-                return self._miss(lent, "nvmlGpmSampleAlloc")
+                return self._failure(lent, "nvmlGpmSampleAlloc")
             self._samples = lent
         older, newer = self._samples
         status = self._take(older)
         progress.append(status)
         if status:
             # The sample before stays valid: the next one is measured against it.
-            return self._miss(status, "nvmlGpmSampleGet")
+            return self._failure(status, "nvmlGpmSampleGet")
         # The buffers swap roles: the next sample overwrites the older one.
         self._samples = newer, older
         if not self._sampled:
@@ -131,7 +131,7 @@ class Gpm(Paced):
             self._fitting = found == self._identifiers and not any(self._get.raw[-_ROOM:])
             status = 0 if self._fitting else MISFIT
         if status:
-            return self._miss(status, "nvmlGpmMetricsGet")
+            return self._failure(status, "nvmlGpmMetricsGet")
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
         # Every comparison with NaN is false, so a NaN fails the second test.
@@ -146,7 +146,7 @@ class Gpm(Paced):
             answers[name] = unavailable(status) if status else possible
         return answers
 
-    def _miss(self, status: int, function: str) -> Mapping[str, Value]:
+    def _failure(self, status: int, function: str) -> Mapping[str, Value]:
         """Return a call's return code as the reason of all metrics. Raises it if it concerns the whole device."""
         self._library.check(status, function)
         return dict.fromkeys(self._names, unavailable(status))

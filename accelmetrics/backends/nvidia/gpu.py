@@ -143,7 +143,7 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
         on_failure.pop_all()
         on_failure.callback(driver.close)
-        gpus = [Gpu(driver, index) for index in range(count)] if not asleep else _place(driver, count, addresses, asleep)
+        gpus = [Gpu(driver, index) for index in range(count)] if not asleep else _list_awake_and_suspended(driver, count, addresses, asleep)
         driver.listed.extend(gpus)
         # If no thread can be started, no call is pending: without entries that wait for one, close() shuts NVML down.
         on_failure.callback(driver.listed.clear)
@@ -159,7 +159,7 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
     return driver
 
 
-def _place(driver: NvidiaDriver, count: int, addresses: list[str], asleep: list[str]) -> list[Gpu]:
+def _list_awake_and_suspended(driver: NvidiaDriver, count: int, addresses: list[str], asleep: list[str]) -> list[Gpu]:
     """List GPUs while some are suspended. Awake ones get NVML's number for their address; the others fill the gaps.
 
     Looking up a suspended GPU by its number would wake it. In a container, the driver may have fewer GPUs than the bus shows.
@@ -183,7 +183,7 @@ def _as_nvml(address: str) -> bytes:
     return f"{domain:0>8}:{rest}".upper().encode()
 
 
-def _seen_asleep(maker: Maker, address: str) -> dict[str, Any]:
+def _suspended_facts(maker: Maker, address: str) -> dict[str, Any]:
     """Return the parts of a GPU's identity that the kernel knows without waking it."""
     printed = read_text(f"/proc/driver/{maker.name}/gpus/{address}/information") or ""
     model, uuid = (re.search(form, printed, re.MULTILINE) for form in (r"^Model:\s+(\S.*)$", r"^GPU UUID:\s+(GPU-[0-9a-f-]+)$"))
@@ -210,7 +210,7 @@ class SleepingDriver:
         version = maker.module_version()
         self._maker = maker
         self.devices = tuple(
-            DeviceIdentity(maker.kind, maker.name, number, driver_version=version, **_seen_asleep(maker, address))
+            DeviceIdentity(maker.kind, maker.name, number, driver_version=version, **_suspended_facts(maker, address))
             for number, address in enumerate(addresses)
         )
         self._addresses = addresses
@@ -284,7 +284,7 @@ def read_once(library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) ->
     return CallGroup(library, handle, (*rows, *(_NOW if limits else ()), *limits), ONCE, derive)
 
 
-def _gone(backend: str) -> SourceError:
+def _lost_instance(backend: str) -> SourceError:
     return SourceError(Reason.DEVICE_LOST, "the MIG instance does not answer, nor does its GPU", backend=backend)
 
 
@@ -305,14 +305,14 @@ class Gpu(Listed):
     stranger = left = ""
 
     def __init__(self, driver: NvidiaDriver, index: int, address: str = "") -> None:
-        self._called = f"{driver.maker.brand} {driver.maker.chip}"
-        words = f"{self._called} {index} is being opened: a call has not returned"
+        self._label = f"{driver.maker.brand} {driver.maker.chip}"
+        words = f"{self._label} {index} is being opened: a call has not returned"
         super().__init__(driver.identify(index), SourceError(Reason.TIMED_OUT, words, backend=driver.maker.name))
         self._driver = driver
         self._index = index
         self._address = address
         if address:
-            self._learn(**_seen_asleep(driver.maker, address))
+            self._add_facts(**_suspended_facts(driver.maker, address))
         self._handle: Handle | None = None
         self._wait = FIRST_WAIT
         self._partitioned = False
@@ -401,9 +401,9 @@ class Gpu(Listed):
             if numbered and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
                 handle = None
         if handle is None:
-            raise self._driver.library.error(status, f"{self._called} {self._index} cannot be opened")
+            raise self._driver.library.error(status, f"{self._label} {self._index} cannot be opened")
         if self._address:
-            self._learn(vendor_index=queries.number("nvmlDeviceGetIndex", handle))
+            self._add_facts(vendor_index=queries.number("nvmlDeviceGetIndex", handle))
         address, identifier = queries.pci(handle)
         name = queries.text("nvmlDeviceGetName", handle)
         other = next((each for each in _OTHERS if each in identifier.split(":") and each != self._driver.maker.vendor_id), "")
@@ -412,8 +412,8 @@ class Gpu(Listed):
         if self.stranger:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, self.stranger, backend=self._driver.maker.name)
         if not name and not queries.status and identifier:  # the name is garbled
-            name = f"{self._called} {identifier}"
-        self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
+            name = f"{self._label} {identifier}"
+        self._add_facts(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
         if queries.complete:
             self._handle = handle
         return handle
@@ -424,8 +424,8 @@ class Gpu(Listed):
         architecture = queries.architecture(handle) or self.identity.architecture
         shared = architecture == "Orin" or _SHARES_MEMORY.search(self.identity.name) is not None
         total = queries.memory_total(handle)
-        self._learn(unified=shared, memory_total_bytes=host_memory_total() if shared and total is None else total)
-        self._learn(
+        self._add_facts(unified=shared, memory_total_bytes=host_memory_total() if shared and total is None else total)
+        self._add_facts(
             serial=queries.text("nvmlDeviceGetSerial", handle),
             architecture=architecture,
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
@@ -442,7 +442,7 @@ class Gpu(Listed):
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
 
-    def _learn(self, **facts: Any) -> None:
+    def _add_facts(self, **facts: Any) -> None:
         """Add facts to the identity; a fact that is missing this time keeps its value."""
         status = f"{PCI}/{pci_address(facts.get('pci_bus_id', ''))}/power/runtime_status"
         if self.power is None and facts.get("pci_bus_id") and exists(status):
@@ -461,7 +461,7 @@ class Gpu(Listed):
         if not needed.isdisjoint(PCIE_RATES):
             slow.append(PcieThroughput(library, self._driver.meter, handle, SECOND if PCIE_EACH_SECOND in needed else TEN_SECONDS))
         # The fabric is part of the GPU's identity, so it is read in any case.
-        slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
+        slow.append(Fabric(library, handle, self.identity.driver_version, self._set_fabric))
         if not needed.isdisjoint(OF_LINKS):
             slow.append(Links(library, handle, needed))
         if not needed.isdisjoint(OF_XIDS):
@@ -473,7 +473,7 @@ class Gpu(Listed):
         # Memory that is shared with the host has its own group of calls.
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
         if _COUNTS_MODULE.search(self.identity.name) and not needed.isdisjoint({ENERGY_ROWS[0].name, MODULE_ENERGY}):
-            slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _of_module))
+            slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _as_module_energy))
             by_call = by_call.difference({ENERGY_ROWS[0].name})
         stale = partial(library.error, UNINITIALIZED, "the device's handle is no longer valid")
         ways = tuple((own_rows(rows, maker), convert) for rows, convert in WAYS)
@@ -481,15 +481,15 @@ class Gpu(Listed):
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
-    def _note_fabric(self, words: str) -> None:
+    def _set_fabric(self, words: str) -> None:
         """Set the GPU's state in the NVLink fabric."""
         self.identity = self.identity._replace(fabric=words)
         self._driver.update()
 
 
-def _of_module(said: Mapping[str, Value]) -> Mapping[str, Value]:
+def _as_module_energy(answers: Mapping[str, Value]) -> Mapping[str, Value]:
     """Report the energy counter of a GPU under the module's name, for products where it counts the module."""
-    joules, why = said[ENERGY_ROWS[0].name], "the driver counts the energy of the module, CPU and memory included: moduleEnergyJoules"
+    joules, why = answers[ENERGY_ROWS[0].name], "the driver counts the energy of the module, CPU and memory included: moduleEnergyJoules"
     return {MODULE_ENERGY: joules, ENERGY_ROWS[0].name: Unavailable(Reason.NOT_SUPPORTED, why)}
 
 
@@ -516,7 +516,7 @@ class Instance(Listed):
     def __init__(
         self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | Unavailable, identity: DeviceIdentity
     ) -> None:
-        super().__init__(identity, _gone(identity.vendor))
+        super().__init__(identity, _lost_instance(identity.vendor))
         self.opened = True
         self._driver = driver
         self._parent = parent
@@ -530,7 +530,7 @@ class Instance(Listed):
         self.due = -math.inf
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
-        fast = FastValues(library, handle, ((MEMORY_ROWS, convert_memory),), NO_INSTANCE, self._look_for, needed)
+        fast = FastValues(library, handle, ((MEMORY_ROWS, convert_memory),), NO_INSTANCE, self._stale_handle_error, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if PROCESSES in needed else None
         self.device = BoundDevice(handle, fast, gpm, table)
@@ -565,10 +565,10 @@ class Instance(Listed):
                 answers = queries.call("nvmlDeviceGetMigMode", self._parent, ctypes.byref(modes), ctypes.byref(modes, 4))
                 gone = "the MIG instance no longer exists: its GPU answers, and does not have it"
                 backend = self.identity.vendor
-                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, gone, backend=backend) if answers else _gone(backend)
+                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, gone, backend=backend) if answers else _lost_instance(backend)
         return self._again
 
-    def _look_for(self) -> SourceError:
+    def _stale_handle_error(self) -> SourceError:
         """Return the error for a handle that is no longer the instance's."""
         self._again = -math.inf
         self.find(self._driver.clock.monotonic(), [])

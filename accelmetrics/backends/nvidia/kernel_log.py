@@ -104,9 +104,9 @@ class KernelLog:
         """Count the GPU errors printed since the last look, and return them with the switches' errors."""
         errors = self.read()
         KNOWN_XIDS.sequence = self.sequence
-        for one in errors:
-            if not one.switch:
-                KNOWN_XIDS.add(one.address, one.time, one.code)
+        for error in errors:
+            if not error.switch:
+                KNOWN_XIDS.add(error.address, error.time, error.code)
         return errors
 
     def count_all(self) -> list[KernelError]:
@@ -131,9 +131,9 @@ class KernelLog:
         if int(record[2]) <= known or int(record[1]) >> 3:
             return None
         for form in (_XID, _SXID):
-            if said := form.match(record[4]):
-                address = said[1] if "." in said[1] else f"{said[1]}.0"
+            if match := form.match(record[4]):
+                address = match[1] if "." in match[1] else f"{match[1]}.0"
                 # Records have the monotonic time since the start of the machine.
                 printed = time.time() - max(0.0, time.clock_gettime(time.CLOCK_MONOTONIC) - int(record[3]) / 1e6)
-                return KernelError(printed, pci_address(address), int(said[2]), form is _SXID, said[3].strip())
+                return KernelError(printed, pci_address(address), int(match[2]), form is _SXID, match[3].strip())
         return None

@@ -109,7 +109,7 @@ class Links(Paced):
             self._sources[name] = (first, *of_all, *others)
         self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items() if name in needed}
         self._probed = False  # whether fields that the links lack have been removed from them
-        self._given: set[str] = set()  # counts that had a value once: their source is kept, even if it fails later
+        self._with_value: set[str] = set()  # counts that had a value once: their source is kept, even if it fails later
         self._summed: dict[str, bool] = {}  # by total of traffic, once known: whether it is the sum over the links
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
@@ -178,27 +178,27 @@ class Links(Paced):
         fields = {str(field.identifier): field for known in self._sources.values() for field, of_all in known if not of_all}
         rows = tuple(NvmlMetric(name, field._replace(scope=link), maximum=LARGEST) for name, field in fields.items())
         found = (CallGroup(self._library, self._handle, rows, ONCE).ask(now, progress) if rows else None) or {}
-        lacks = {name for name, answer in found.items() if answer in NO_FIELD}
+        missing = {name for name, answer in found.items() if answer in NO_FIELD}
         for name, known in self._sources.items():
-            self._sources[name] = tuple((field, of_all) for field, of_all in known if of_all or str(field.identifier) not in lacks)
+            self._sources[name] = tuple((field, of_all) for field, of_all in known if of_all or str(field.identifier) not in missing)
 
     def _counted(self, name: str, found: Mapping[str, Value]) -> Value:
         """Return a count or a ratio over all links, and keep the first source that the GPU has."""
         answer, down = NO_FIELD[0], False
         for source in self._sources[name]:
             field, of_all = source
-            given = found[str(field.identifier)] if of_all else self._over_links(str(field.identifier), found, name in LINK_RATIOS)
-            if isinstance(given, Unavailable):
+            value = found[str(field.identifier)] if of_all else self._over_links(str(field.identifier), found, name in LINK_RATIOS)
+            if isinstance(value, Unavailable):
                 # Another failure may pass, so it settles nothing.
-                if given is not ALL_DOWN and given not in NO_FIELD:
-                    return given
-                answer, down = given, down or given is ALL_DOWN
+                if value is not ALL_DOWN and value not in NO_FIELD:
+                    return value
+                answer, down = value, down or value is ALL_DOWN
                 continue
             self._sources[name] = (source,)
-            self._given.add(name)
-            return impossible(field.function) if name in LINK_RATIOS and given > 1 else given
+            self._with_value.add(name)
+            return impossible(field.function) if name in LINK_RATIOS and value > 1 else value
         # A link that is down refuses some fields that it has, so no source is given up while one is.
-        if not down and name not in self._given:
+        if not down and name not in self._with_value:
             self._sources[name] = ()
         return ALL_DOWN if down else answer
 

@@ -323,10 +323,10 @@ class Queries:
                 _, _, serial, slot, tray, host, _, module = PLATFORM.unpack_from(info)
                 places = (slot, tray, host, module)
                 known = any(serial) or any(places)
-                told = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
+                located = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
                 text = serial.rstrip(b"\0")
                 printable = text.isascii() and text.decode().isprintable()
-                return {"chassis_serial": text.decode() if printable else serial.hex(), **told}
+                return {"chassis_serial": text.decode() if printable else serial.hex(), **located}
             if self.status != ARGUMENT_VERSION_MISMATCH:
                 return {}
         self.complete = complete  # final: a driver that knows neither form never will
@@ -485,8 +485,8 @@ def advice_for(code: int, maker: Maker) -> str:
 
 def _refusal(code: int, library: Library | None, maker: Maker) -> SourceError:
     """Return the error for a library that cannot be loaded or initialised."""
-    symbol, reason, said = meaning(code)
-    words, advice = maker.spell(f"{said} ({symbol})"), advice_for(code, maker)
+    symbol, reason, explanation = meaning(code)
+    words, advice = maker.spell(f"{explanation} ({symbol})"), advice_for(code, maker)
     if code in (NOT_FOUND, GPU_NOT_FOUND):
         return no_device(maker)
     if code == LIBRARY_NOT_FOUND:

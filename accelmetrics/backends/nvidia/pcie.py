@@ -131,7 +131,7 @@ class PcieThroughput(Paced):
         if self._measured is not None and all(map(is_unsupported, self._measured[1].values())):
             self.due = math.inf
             return self._measured[1]
-        if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
+        if now >= self._begun + self._interval and self._meter.start(self._handle, self._store):
             self._begun = now
         # The order matters: a result is stored before its measurement counts as over, so none is missed.
         pending = self._meter.measures(self._handle)
@@ -145,5 +145,5 @@ class PcieThroughput(Paced):
             return dict.fromkeys(PCIE_RATES, HUNG if waits is HUNG else OLD)
         return answers
 
-    def _note(self, measured: Measured) -> None:
+    def _store(self, measured: Measured) -> None:
         self._measured = measured

@@ -329,7 +329,7 @@ class DeviceProcesses(Paced):
         if listed and listed[-1] > self._largest:  # not known yet, or an administrator has raised it
             self._largest = largest_pid()
         pids = [pid for pid in listed if 0 < pid <= self._largest]
-        kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
+        kinds = ["+".join(word for word, members in (("compute", computing), ("graphics", drawing)) if pid in members) for pid in pids]
         # Each list has all memory of a process, so the values of several lists are not added up.
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
         return (pids, kinds, [max(each, default=None) for each in known])

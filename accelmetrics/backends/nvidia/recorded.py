@@ -76,10 +76,10 @@ class Questions:
             self._taken_of[values[place]] = values[0]  # type: ignore[index]  # a handle
             values[place] = _SAMPLE
         elif buffers:
-            values += self._asked_with(own, ctypes.string_at(*buffers[0]), values)
+            values += self._inputs(own, ctypes.string_at(*buffers[0]), values)
         return (function, tuple(values)), buffers
 
-    def _asked_with(self, function: str, data: bytes, values: list[int | str | None]) -> Iterable[int | str | None]:
+    def _inputs(self, function: str, data: bytes, values: list[int | str | None]) -> Iterable[int | str | None]:
         """Return the input members of a structure."""
         if function == FIELDS and isinstance(values[1], int):
             return [number for place in range(values[1]) for number in _FIELD.unpack_from(data, _FIELD.size * place)]
@@ -109,13 +109,13 @@ class RecordedCalls:
         self._number = 0
         # A library that is reopened may return other handles. Each is mapped to the first handle that the same call returned.
         self._first_handles: dict[Key, int] = {}
-        self._stands_for: dict[int | str | None, int] = {}
+        self._canonical_handles: dict[int | str | None, int] = {}
 
     def call(self, function: str, made: Callable[..., int], *arguments: Any) -> int:
         """Make a call, and record it."""
         with self._lock:
             (_, values), buffers = self._questions.ask(function, arguments)
-            key = function, tuple(self._stands_for.get(value, value) for value in values)
+            key = function, tuple(self._canonical_handles.get(value, value) for value in values)
             before = [ctypes.string_at(*buffer) for buffer in buffers]
             answer: list[Any] = [None, 0.0, []]
             self._number += 1
@@ -129,7 +129,7 @@ class RecordedCalls:
         with self._lock:
             if status == SUCCESS and "Handle" in function and after:
                 handle = int.from_bytes(after[0], sys.byteorder)
-                first = self._stands_for[handle] = self._first_handles.setdefault(key, handle)
+                first = self._canonical_handles[handle] = self._first_handles.setdefault(key, handle)
                 after[0] = first.to_bytes(len(after[0]), sys.byteorder)
             spans = self._spans.setdefault(key, {})
             for place, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -150,10 +150,10 @@ class RecordedCalls:
             text: The same for texts among the arguments.
         """
         with self._lock:
-            noted = {key: [list(answer) for answer in answers] for key, answers in self._answers.items()}
+            recorded = {key: [list(answer) for answer in answers] for key, answers in self._answers.items()}
             spans = {key: dict(found) for key, found in self._spans.items()}
         calls = []
-        for (function, values), answers in noted.items():
+        for (function, values), answers in recorded.items():
             found: list[dict[str, Any]] = []
             for status, seconds, buffers in answers:
                 places = spans.get((function, values), {}).items() if status is not None else ()

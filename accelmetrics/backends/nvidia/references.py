@@ -238,10 +238,10 @@ class NvidiaMlPy:
                     self.close()  # the driver was reloaded: the next reading opens it again
                     raise
                 continue
-            for name, said in self._device(handle, slot.identity.uuid, bool(slot.identity.parent)):
-                found[f"{slot.key}.{name}"] = said
-            if not slot.identity.parent and (held := self._held(handle)) is not None:
-                found[f"{slot.identity.kind}.process.{slot.index}.memoryAllocatedBytes"] = Said(held, kept=2.0)
+            for name, value in self._device(handle, slot.identity.uuid, bool(slot.identity.parent)):
+                found[f"{slot.key}.{name}"] = value
+            if not slot.identity.parent and (used := self._used_memory(handle)) is not None:
+                found[f"{slot.identity.kind}.process.{slot.index}.memoryAllocatedBytes"] = Said(used, kept=2.0)
         return found
 
     def close(self) -> None:
@@ -278,15 +278,17 @@ class NvidiaMlPy:
         if not partition:
             values |= {**self._sram(handle), **self._fabric(handle), **self._links(handle)}
         for name, value in values.items():
-            said = value if isinstance(value, str) else Said(value, kept=KEPT.get(name, 1.0 + TEN_SECONDS))
-            yield name, said._replace(over="counter") if name == "energyJoules" and isinstance(said, Said) else said
+            reported = value if isinstance(value, str) else Said(value, kept=KEPT.get(name, 1.0 + TEN_SECONDS))
+            yield name, reported._replace(over="counter") if name == "energyJoules" and isinstance(reported, Said) else reported
         yield from self._profiled(handle, uuid, partition)
 
     def _call(self, function: str, handle: Any, *arguments: Any) -> Any:
         """Return a function's answer, or its error in words."""
         nvml = self._nvml
         try:
-            return getattr(nvml, function)(handle, *(getattr(nvml, one) if isinstance(one, str) else one for one in arguments))
+            return getattr(nvml, function)(
+                handle, *(getattr(nvml, argument) if isinstance(argument, str) else argument for argument in arguments)
+            )
         except self._refusals as error:
             return f"{function}: {error}"
 
@@ -300,8 +302,8 @@ class NvidiaMlPy:
             return [answers for _ in scopes]
         ok, error = self._nvml.NVML_SUCCESS, self._nvml.NVMLError
         return [
-            f"{symbol}: {error(one.nvmlReturn)}" if one.nvmlReturn != ok else float(getattr(one.value, TYPES[one.valueType]))
-            for one in answers
+            f"{symbol}: {error(answer.nvmlReturn)}" if answer.nvmlReturn != ok else float(getattr(answer.value, TYPES[answer.valueType]))
+            for answer in answers
         ]
 
     def _throttling(self, handle: Any) -> dict[str, float | str]:
@@ -312,18 +314,18 @@ class NvidiaMlPy:
         slowing = any(mask & bit for word, bit in bits.items() if word not in STATES)
         return {"throttled": int(slowing), **{f"throttle.{name}": int(bool(mask & bits[word])) for name, word in REASONS.items()}}
 
-    def _held(self, handle: Any) -> int | None:
+    def _used_memory(self, handle: Any) -> int | None:
         """Return the GPU memory of the watched process and its descendants; None if they do not use the GPU."""
         listed: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             processes = self._call(f"nvmlDeviceGet{kind}RunningProcesses", handle)
             # Each list has all memory of a process, so the largest value counts and not the sum.
-            for one in processes if not isinstance(processes, str) else ():
-                listed[one.pid] = max(listed.get(one.pid, 0), one.usedGpuMemory or 0)
+            for process in processes if not isinstance(processes, str) else ():
+                listed[process.pid] = max(listed.get(process.pid, 0), process.usedGpuMemory or 0)
         try:
             import psutil
 
-            tree = {self._pid, *(one.pid for one in psutil.Process(self._pid).children(recursive=True))} if listed else set()
+            tree = {self._pid, *(process.pid for process in psutil.Process(self._pid).children(recursive=True))} if listed else set()
         except (ImportError, psutil.Error):
             return None
         return sum(listed[pid] for pid in tree & listed.keys()) if tree & listed.keys() else None
