@@ -29,10 +29,8 @@ class Query:
     """Connects a polled backend to a command that takes a list of fields and prints one comma-separated row per device.
 
     These tools refuse the whole query if a release does not know one of the fields. The query finds that field, leaves it out until
-    the
-    tool's file changes, and reports it as missing in each record. A field that was refused for lack of permission is tried again
-    when the
-    backend is reopened.
+    the tool's file changes, and reports it as missing in each record. A field that was refused for lack of permission is tried
+    again when the backend is reopened.
 
     Args:
         command: The command.

@@ -11,12 +11,10 @@ For a descriptor of a device, ``/proc/PID/fdinfo/FD`` lists both, in one format 
     drm-engine-compute:     987654321 ns            drm-total-cycles-ccs:   7655183225
 
 A client is one opening of the device. Duplicated or inherited descriptors show the same client. Devices that are not on the PCI bus
-have
-no ``drm-pdev``; the descriptor's device node identifies them.
+have no ``drm-pdev``; the descriptor's device node identifies them.
 
 Shares of time are underestimated rather than overestimated: a client that closes between two looks is missing from the second, and
-the
-time that a new client used before its first look is not counted.
+the time that a new client used before its first look is not counted.
 """
 
 from __future__ import annotations

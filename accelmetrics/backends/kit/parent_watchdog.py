@@ -7,17 +7,13 @@ It notices that our process is gone, for any cause and on every POSIX system, in
 - A service manager, or a batch system that ends a job, signals each process of it to end. That means the same here.
 
 It then kills the process, its group and, given a mark, every descendant that left the group. It waits for them to be gone and
-removes
-their directory, as it does after an end in time. Unlike the kernel's parent-death signal, this does not depend on the thread that
-started it, and it needs no code between fork and exec. It cannot act if it is killed itself.
+removes their directory, as it does after an end in time. Unlike the kernel's parent-death signal, this does not depend on the
+thread that started it, and it needs no code between fork and exec. It cannot act if it is killed itself.
 
 Usage: ``parent_watchdog.py PARENT CONTROL SIZE MARK DIRECTORY COMMAND [ARGUMENT…]``. On the socket CONTROL it receives SIZE bytes,
-the
-files of the directory as ``marshal`` writes a dict. It sends back the exit status (negative for a signal), ``!errno`` if the
-command
-cannot be started, or ``?errno`` if its files cannot be written. Then it receives a byte that allows the command's left-over
-processes
-to live. The command inherits our standard streams. MARK and DIRECTORY may be empty.
+the files of the directory as ``marshal`` writes a dict. It sends back the exit status (negative for a signal), ``!errno`` if the
+command cannot be started, or ``?errno`` if its files cannot be written. Then it receives a byte that allows the command's left-over
+processes to live. The command inherits our standard streams. MARK and DIRECTORY may be empty.
 
 A command waits for this interpreter to start, so this file imports only modules that load fast.
 """

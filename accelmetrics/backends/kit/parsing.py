@@ -133,8 +133,7 @@ def table(text: str, heading: str, wrapped: bool = False) -> Iterator[dict[str, 
     """Parse a table that is drawn with bars. Each device takes as many lines as the heading has.
 
     A cell may have several headings side by side: each word belongs to the heading above it. A cell with two values (``75W /
-    350W``,
-    ``0MiB(81920MiB)``) gives ``<heading>.0`` and ``<heading>.1`` too. A heading's unit is added to each value.
+    350W``, ``0MiB(81920MiB)``) gives ``<heading>.0`` and ``<heading>.1`` too. A heading's unit is added to each value.
 
     Args:
         text: The text. Anything outside the table is skipped.

@@ -656,8 +656,8 @@ class _OpenSource:
         """Return for each sample its identity, and facts about the device that must not be used to find it.
 
         An id or an address shared by several devices of one poll identifies none of them. It is left out until the driver is
-        reopened. A card's
-        address is reported for its parts if they name the card and have ids. If a number repeats, no number is trusted.
+        reopened. A card's address is reported for its parts if they name the card and have ids. If a number repeats, no number is
+        trusted.
         """
         identities = [self._identity(flat(sample.record)) for sample in samples]
         keys = [keys_of(reported) for reported in identities]

@@ -2,23 +2,19 @@
 
 NVML numbers processes as its driver sees them. This may differ from the ``/proc`` that we read: a program may watch from inside a
 container, or from the host into one. ``/proc/PID/status`` links both where the kernel shows them: its ``NSpid`` line has a
-process's
-number in every namespace from that of the ``/proc`` mount inwards.
+process's number in every namespace from that of the ``/proc`` mount inwards.
 
 A process that is visible under the driver's number belongs to the tree if one of its ancestors is the watched process. This costs a
-few
-small reads per process *on the device*, however many threads or children it has. A number that is not visible is searched for among
-the
-inner numbers of the tree, which is walked through ``task/*/children``. A number that another process has here is never taken for an
-inner number of the tree.
+few small reads per process *on the device*, however many threads or children it has. A number that is not visible is searched for
+among the inner numbers of the tree, which is walked through ``task/*/children``. A number that another process has here is never
+taken for an inner number of the tree.
 
 Answers are kept for a second; answers about processes outside the tree for ten, while a device lists the same ones. Without a
-``/proc``,
-psutil finds the ancestors. Processes that were found in that ``/proc`` itself (AMD's) are visible.
+``/proc``, psutil finds the ancestors. Processes that were found in that ``/proc`` itself (AMD's) are visible.
 
 All of this holds while our program is in the machine's own PID namespace. In any other namespace (a container), a driver's number
-may
-belong to a process outside, and another process may have it here: `DriverNumbers` decides which process it is, if that is certain.
+may belong to a process outside, and another process may have it here: `DriverNumbers` decides which process it is, if that is
+certain.
 """
 
 from __future__ import annotations
@@ -132,8 +128,7 @@ class DriverNumbers:
     """Maps a driver's process numbers to processes of the ``/proc`` that we read. Valid for one look at the driver's lists.
 
     Most drivers use the numbers of the whole machine. NVIDIA's newer ones use the numbers of the calling program's PID namespace,
-    and list
-    no process of another one. A driver cannot be asked which of the two it does. So:
+    and list no process of another one. A driver cannot be asked which of the two it does. So:
 
     - A program in the machine's own namespace gets the machine's numbers either way.
     - In another namespace, a number means the process here only if this process holds the device open, and if all listed numbers
@@ -413,14 +408,12 @@ class NodeHolders:
     """The processes that hold device nodes open, from the links below ``/proc/PID/fd``. Not thread-safe.
 
     The kernel shows a user only the descriptors of the user's own processes. One ``stat`` tells that a process is another user's;
-    it is then
-    skipped. New processes are looked through first, the youngest (the highest numbers) before others, within a limit of seconds.
-    Known
-    processes are looked through again in turn, a few at a time, so a process that opens a device late is found within some seconds.
+    it is then skipped. New processes are looked through first, the youngest (the highest numbers) before others, within a limit of
+    seconds. Known processes are looked through again in turn, a few at a time, so a process that opens a device late is found
+    within some seconds.
 
     The answer is complete if every process was looked into and this ``/proc`` shows the whole machine. A container's ``/proc``
-    shows only the
-    container's processes, and one that is mounted with ``hidepid`` only the user's.
+    shows only the container's processes, and one that is mounted with ``hidepid`` only the user's.
 
     Args:
         wanted: Returns whether a descriptor's target is one of the device nodes.

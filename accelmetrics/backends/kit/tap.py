@@ -1,8 +1,7 @@
 """Hook for recording the answers of commands and libraries, and for replaying them.
 
 A function that runs a command or loads a library is decorated with ``through``. Without a tap, this costs one look at an empty list
-for a
-call that takes milliseconds. Files need no tap: ``ACCELMETRICS_SYSROOT`` replaces the machine's own.
+for a call that takes milliseconds. Files need no tap: ``ACCELMETRICS_SYSROOT`` replaces the machine's own.
 """
 
 from __future__ import annotations

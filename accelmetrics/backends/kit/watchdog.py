@@ -1,12 +1,9 @@
 """Child processes that never outlive this one. Each is started and ended by a small watchdog process (``parent_watchdog.py``).
 
 This is the only mechanism for starting processes: commands and commands that print records
-(:mod:`~accelmetrics.backends.kit.commands`),
-and the reading process of ``isolation="process"``. When our process ends, by return, exception, ``os._exit`` or any signal, it
-leaves
-neither these processes nor their descendants nor their directories. A watchdog lives as long as its process; without a process
-there is
-none.
+(:mod:`~accelmetrics.backends.kit.commands`), and the reading process of ``isolation="process"``. When our process ends, by return,
+exception, ``os._exit`` or any signal, it leaves neither these processes nor their descendants nor their directories. A watchdog
+lives as long as its process; without a process there is none.
 """
 
 from __future__ import annotations

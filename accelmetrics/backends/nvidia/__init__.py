@@ -1,26 +1,19 @@
 """NVIDIA GPUs, through NVML (``libnvidia-ml.so.1``), the library behind nvidia-smi.
 
 Calls: a reading calls the library through ``ctypes`` partials that are bound once per device. Their answers land in one
-preallocated
-buffer, which is decoded at once.
+preallocated buffer, which is decoded at once.
 
 Intervals: utilisation, memory, temperature, power, clocks and counters are read at every reading; processes, encoder, decoder and
-fan
-every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; constants once. An answer of "not supported"
-is
-remembered until the driver is reopened. After any other failure, the value is read again at the next reading. If a slow value fails
-again
-then, it keeps its own interval.
+fan every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; constants once. An answer of "not
+supported" is remembered until the driver is reopened. After any other failure, the value is read again at the next reading. If a
+slow value fails again then, it keeps its own interval.
 
 Hangs: a hanging call affects one device. Opening the driver asks only for the facts that list the devices, on a thread that is
-replaced
-if a call does not return. The rest about a device is asked at its own first reading.
+replaced if a call does not return. The rest about a device is asked at its own first reading.
 
 Several sources for one value (an older form of a call, the call behind a field): an older source is used until the newest has
-answered
-once. After that, a failure of the newest is a reason, and no other source's number replaces it. A refusal is no answer: the host's
-memory
-counts as a device's only if the product is known to share it. The layout of each answer is checked.
+answered once. After that, a failure of the newest is a reason, and no other source's number replaces it. A refusal is no answer:
+the host's memory counts as a device's only if the product is known to share it. The layout of each answer is checked.
 
 MIG: each instance is a device below its GPU, with the values of an instance (memory, processes, GPM shares). The board's values
 stay with the GPU. New instances are listed within ten seconds while the driver is open. An instance that was removed, as its GPU
@@ -29,20 +22,16 @@ confirms, leaves the list, and its key is never used for another.
 Suspended GPUs: a suspended GPU is not called, and NVML is not opened while all of them are suspended.
 
 PCIe throughput: NVML takes 20 ms per direction. If it is wanted and the GPU has neither GPM nor byte counters, it is measured on a
-thread
-beside the readings, every ten seconds, or each second if it is selected by name.
+thread beside the readings, every ten seconds, or each second if it is selected by name.
 
 Avoided on purpose: calls within a reading that measure inside the driver, sleeping between two GPM samples (they come from two
-consecutive
-readings), and fabric queries on drivers that crash on them.
+consecutive readings), and fabric queries on drivers that crash on them.
 
 Files: this one detects GPUs without the driver. ``maker`` describes how other vendors' NVML-like libraries differ. ``nvml`` is the
 library and its return codes, ``metrics`` the table of metrics. ``gpu`` opens the driver and finds the GPUs and their instances.
-``driver``
-lists them and reads one of them for one consumer, from the parts in ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and
-``processes``.
-``references`` reads nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. A new value is a row in ``metrics`` and a row in the
-catalogue, then ``make generate``.
+``driver`` lists them and reads one of them for one consumer, from the parts in ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and
+``processes``. ``references`` reads nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. A new value is a row in ``metrics``
+and a row in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """NVML calls bound to buffers for their answers: values of every reading, and groups with their own interval.
 
 A bound call is a ``functools.partial`` with all arguments, the cheapest way from Python into the driver. One ``unpack_from``
-decodes all
-answers of a buffer, and they are checked against the table's rows.
+decodes all answers of a buffer, and they are checked against the table's rows.
 
 Values of every reading have a fast way: one generated expression checks and converts them. It is used while the calls return the
-same codes
-as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both ways give the same values.
+same codes as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both ways give the same
+values.
 """
 
 from __future__ import annotations

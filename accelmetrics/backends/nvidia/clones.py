@@ -6,8 +6,7 @@
                     spelling=(("nvml", "acml"),), tool=TOOL)
 
 A metric whose call is missing from the installed library is ``not_supported``, as with an older NVIDIA driver. The tool is used if
-the
-library is missing, and ``accelmetrics verify`` compares the two.
+the library is missing, and ``accelmetrics verify`` compares the two.
 """
 
 from __future__ import annotations

@@ -178,10 +178,8 @@ class NvidiaDriver:
     """The initialised NVML with its devices: GPUs in NVML's order, then MIG instances in the order of discovery.
 
     A unit is a position in this list and never changes. An instance that is gone keeps its position and reports whether it was
-    removed or is
-    lost; a new one is added at the end. Workers of several units change the list, so a lock guards it. Two drivers may be open at a
-    time (NVML
-    counts its users), each with its own devices, intervals and buffers.
+    removed or is lost; a new one is added at the end. Workers of several units change the list, so a lock guards it. Two drivers
+    may be open at a time (NVML counts its users), each with its own devices, intervals and buffers.
 
     Args:
         library: The open library.

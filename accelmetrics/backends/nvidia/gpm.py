@@ -1,12 +1,9 @@
 """GPM, the profiling counters of Hopper and later: means and rates between two samples of one consumer.
 
 Nothing here waits. The first reading takes a sample and returns ``needs_interval``. Every later reading takes the next sample and
-computes
-the metrics between the two. NVML refreshes its counters every 100 ms. The second sample is taken no sooner than that after the
-first; later
-samples no sooner than nearly two refreshes after the last. At 10 readings a second, each interval then holds about two refreshes,
-and none
-holds zero. A reading in between returns the last values again, as the same block.
+computes the metrics between the two. NVML refreshes its counters every 100 ms. The second sample is taken no sooner than that after
+the first; later samples no sooner than nearly two refreshes after the last. At 10 readings a second, each interval then holds about
+two refreshes, and none holds zero. A reading in between returns the last values again, as the same block.
 """
 
 from __future__ import annotations
@@ -156,8 +153,7 @@ class SamplePool:
     """Lends pairs of sample buffers, allocated by the driver, to consumers. Workers share it, because its lists change in one step.
 
     A pair is lent again when its consumer is gone, so consumers that come and go cost no memory. All pairs are freed when the
-    driver is
-    closed. A worker that hangs in a call keeps its consumer alive, so its buffers are never lent a second time.
+    driver is closed. A worker that hangs in a call keeps its consumer alive, so its buffers are never lent a second time.
     """
 
     def __init__(self, library: Library) -> None:

@@ -1,18 +1,14 @@
 """The GPUs of a machine: found when the driver is opened, described at their first reading, and asked again until nothing is missing.
 
 Opening the driver asks only for the facts that list a GPU, on a thread that is replaced if a call does not return. The rest is
-asked at the
-GPU's first reading, where a hanging call affects no other GPU.
+asked at the GPU's first reading, where a hanging call affects no other GPU.
 
 MIG instances are found when the driver is opened, and looked for again every ten seconds. An instance is a separate device with
-memory,
-processes and GPM metrics. Power, temperature, clocks and memory errors belong to the board and stay with the GPU, so that sums over
-devices
-are right. An instance has no ``gpu.process`` keys: W&B's keys have room for one number, and the GPU's number covers all its
-instances. An
-instance is identified by its UUID. The driver derives it from the ids of the GPU and of the instance, so an instance that is made
-again is
-the same device. Its number below the GPU is NVML's index, which another instance may get after a reconfiguration.
+memory, processes and GPM metrics. Power, temperature, clocks and memory errors belong to the board and stay with the GPU, so that
+sums over devices are right. An instance has no ``gpu.process`` keys: W&B's keys have room for one number, and the GPU's number
+covers all its instances. An instance is identified by its UUID. The driver derives it from the ids of the GPU and of the instance,
+so an instance that is made again is the same device. Its number below the GPU is NVML's index, which another instance may get after
+a reconfiguration.
 """
 
 from __future__ import annotations
@@ -263,8 +259,7 @@ def read_once(library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) ->
 
     Up to Hopper, NVML has thresholds in degrees. Ada and later may refuse these. They report how far the GPU is from a reference
     (``nvmlDeviceGetMarginTemperature``), and how far each limit is from the same reference (the T.Limit fields, negative above it).
-    A limit
-    is then the temperature plus the margin, minus the limit's own margin.
+    A limit is then the temperature plus the margin, minus the limit's own margin.
     """
     limits = [_T_LIMIT_ROWS[row.name] for row in rows if row.name in T_LIMITS]
 

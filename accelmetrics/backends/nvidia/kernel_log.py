@@ -1,10 +1,8 @@
 """Xid and SXid errors in the kernel's log.
 
 NVML reports only errors after a GPU was registered for events. The driver also prints each error into the kernel's log
-(``/dev/kmsg``).
-The log goes back to the start of the machine, or to the oldest record that was not overwritten. ``accelmetrics serve`` follows it
-if it
-has the permission; ``schemas/xid.py`` adds up both sources.
+(``/dev/kmsg``). The log goes back to the start of the machine, or to the oldest record that was not overwritten. ``accelmetrics
+serve`` follows it if it has the permission; ``schemas/xid.py`` adds up both sources.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """NVLink, every ten seconds: state, traffic and errors of each link, totals over all links, and the fabric of NVLink switches.
 
 One batch of fields covers all links. A link that is down has no traffic, and its failing fields affect no others. On drivers
-without a
-field for the state, it is asked link by link. Generations of NVLink count errors in different fields. Which fields a GPU has is
-found out
-once, from one link that is up, and kept until the driver is reopened: a counter that changed its source would jump.
+without a field for the state, it is asked link by link. Generations of NVLink count errors in different fields. Which fields a GPU
+has is found out once, from one link that is up, and kept until the driver is reopened: a counter that changed its source would
+jump.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Differences of NVML-like libraries: a row for NVIDIA, and one for each vendor with a library of NVML's form.
 
 The other files of this folder use the terms NVML, NVIDIA and GPU throughout. Another library's function names are substituted when
-a
-function is bound, and its words when a reason or an error leaves the driver.
+a function is bound, and its words when a reason or an error leaves the driver.
 """
 
 from __future__ import annotations

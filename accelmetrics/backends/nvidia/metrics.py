@@ -1,8 +1,7 @@
 """The metrics of an NVIDIA GPU: one row per metric, with its source in NVML, its unit, its bounds and its interval.
 
 Everything else follows from the rows: the calls, their place in the buffer, the decoding, the bounds, the names of a reading, and
-the
-documentation of the sources. The conversion of the fast rows is generated from them (``make generate``).
+the documentation of the sources. The conversion of the fast rows is generated from them (``make generate``).
 
 Layouts are those of NVIDIA's header in ``struct`` notation, without the compiler's padding unless it is written out.
 """

@@ -1,10 +1,8 @@
 """NVML (``libnvidia-ml.so.1``): its return codes, loading it, and single calls for facts about devices.
 
 The kit loads the library, and its functions are called through ``ctypes``. NVIDIA's own binding (nvidia-ml-py) is not imported: it
-would take
-a tenth of a first reading's time, and several MiB. The needed codes, constants and layouts are written down here, and a test
-compares them
-with the binding. NVML counts its users, so another binding in this process is not disturbed.
+would take a tenth of a first reading's time, and several MiB. The needed codes, constants and layouts are written down here, and a
+test compares them with the binding. NVML counts its users, so another binding in this process is not disturbed.
 """
 
 from __future__ import annotations
@@ -151,9 +149,8 @@ class Forms:
     """A call with its forms, the newest first, until one of them answers.
 
     If a form fails, the next older one is called, and the failed one is tried again at the next call. Once a form has answered, no
-    older one is
-    called: a later failure is then a reason, and no other number. Version 1 of the memory call, for example, counts the driver's
-    reserve as used.
+    older one is called: a later failure is then a reason, and no other number. Version 1 of the memory call, for example, counts
+    the driver's reserve as used.
 
     Args:
         forms: The functions.
@@ -381,8 +378,7 @@ def decode_text(raw: bytes) -> str:
     """Decode a driver's text; empty if it is garbled.
 
     In WSL (drivers 555 and others), if the process has a locale, the library takes two UTF-16 characters for one of 32 bits, and
-    writes it in
-    the original five-byte UTF-8. This function undoes that.
+    writes it in the original five-byte UTF-8. This function undoes that.
     """
     text = raw.partition(b"\0")[0]
     try:

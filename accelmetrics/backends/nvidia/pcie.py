@@ -1,12 +1,9 @@
 """PCIe throughput of GPUs before Hopper, which have neither GPM nor byte counters.
 
 ``nvmlDeviceGetPcieThroughput`` counts bytes for 20 ms inside the driver, for each direction. No reading waits for it. A reading
-starts a
-measurement on a thread when one is due, and returns the latest result until the next is there. The thread ends with its
-measurement, so
-there is none while the metrics are not wanted. Only one thread at a time is in the driver. If a call hangs, the threads of other
-GPUs
-continue after a while, and this GPU is not measured again until the call has returned.
+starts a measurement on a thread when one is due, and returns the latest result until the next is there. The thread ends with its
+measurement, so there is none while the metrics are not wanted. Only one thread at a time is in the driver. If a call hangs, the
+threads of other GPUs continue after a while, and this GPU is not measured again until the call has returned.
 """
 
 from __future__ import annotations

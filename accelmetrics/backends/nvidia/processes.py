@@ -1,10 +1,8 @@
 """The processes on one device: numbers, memory and utilisation.
 
 NVML's lists are arrays of structures, decoded by columns. While the driver returns the same bytes as a second ago, nothing is
-decoded.
-Decoding is postponed until all calls of a reading were made. The size of a structure differs between drivers under the same
-function name,
-so it is derived from the bytes that were filled.
+decoded. Decoding is postponed until all calls of a reading were made. The size of a structure differs between drivers under the
+same function name, so it is derived from the bytes that were filled.
 
 Most GPUs that compute have neither graphics nor MPS processes: these two lists are read only every ten seconds while they are
 empty.
@@ -218,10 +216,8 @@ class DeviceProcesses(Paced):
     """The processes of one device, read every second.
 
     The lists of graphics and of MPS processes are read every ten seconds while they are empty. They are read together with the list
-    of
-    computing processes while they have any, for ten seconds after that, and for ten seconds after a new computing process, which
-    may be in them
-    too.
+    of computing processes while they have any, for ten seconds after that, and for ten seconds after a new computing process, which
+    may be in them too.
 
     Attributes:
         processes: The processes, by process number. The tuple and its entries stay the same objects until they change.
@@ -361,10 +357,8 @@ class TreeMembers:
     """The processes on one device that belong to a tree. Processes outside the tree cost almost nothing.
 
     No process can move into a tree, so one that does not belong to it is remembered while the device lists it. All are checked
-    again every
-    ``AGAIN_AFTER`` seconds: the system may have given a number to another process between two lists, and a tree that changes while
-    it is walked
-    may be seen incompletely.
+    again every ``AGAIN_AFTER`` seconds: the system may have given a number to another process between two lists, and a tree that
+    changes while it is walked may be seen incompletely.
 
     Args:
         tree: The tree.

@@ -1,10 +1,9 @@
 """Two replacements for NVML or a similar library: one records every call and its answer, the other replays a recording.
 
 A call is identified by its function and its arguments: numbers, handles and texts by value, a structure by its input members. Its
-output is
-found by comparing the buffers before and after the call. For equal calls, the recorded range reaches from the first to the last
-byte that
-any of them changed. So there is no table of layouts, and functions that are new to this package are recorded too.
+output is found by comparing the buffers before and after the call. For equal calls, the recorded range reaches from the first to
+the last byte that any of them changed. So there is no table of layouts, and functions that are new to this package are recorded
+too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The values that NVIDIA's own binding and command report for the same GPUs, for ``accelmetrics verify``.
 
 Calls, structures, constants and units are those of ``pynvml`` and of ``nvidia-smi --help-query-gpu``. No code is shared with the
-sampler's
-decoding, so that an error there shows as a difference.
+sampler's decoding, so that an error there shows as a difference.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """Xid errors, counted from the driver's events by a thread, so that no reading waits for one.
 
 The thread looks every 2 s for events, and each look waits only a few milliseconds inside the driver. Closing and exit never wait
-long for
-it, and a fork does not happen in the middle of a call. Counting begins when the GPU is registered for events, at 0 or at the known
-earlier
-errors (``schemas/xid.py``). While the GPU is not registered, or the driver reports no events, there is a reason and no number,
-unless the
-kernel's log is followed. Errors are counted by code, so several between two readings are all counted.
+long for it, and a fork does not happen in the middle of a call. Counting begins when the GPU is registered for events, at 0 or at
+the known earlier errors (``schemas/xid.py``). While the GPU is not registered, or the driver reports no events, there is a reason
+and no number, unless the kernel's log is followed. Errors are counted by code, so several between two readings are all counted.
 
 Each GPU has its own event set: NVML may return GPU_IS_LOST for a whole set, and one set for all GPUs would then hide the others'
-errors.
-The counts of a lost GPU are kept. The driver reports the loss itself (Xid 79), so the counts are known without a call to the GPU.
+errors. The counts of a lost GPU are kept. The driver reports the loss itself (Xid 79), so the counts are known without a call to
+the GPU.
 """
 
 from __future__ import annotations
