@@ -36,6 +36,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     )
     command, chosen, _ = main.parsed(name, rest)
     elsewhere = [flag for flag in ("--replay", "--url", "--fleet") if flag in chosen.flags_given]
+    elsewhere += ["FILE"] if getattr(chosen, "file", None) else []
     arguments.refuse(
         ("--backends" in chosen.flags_given, "--backends says what is read: the demo reads its own devices and the host"),
         (elsewhere, f"{', '.join(elsewhere)} reads no device: leave out `demo`"),

@@ -51,7 +51,8 @@ EXAMPLES = """\
   accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
   accelmetrics watch --fleet http://prometheus:9090   a line for each machine that a Prometheus has, the worst first
   accelmetrics watch --fleet hosts                    the same of the machines of a file, asked themselves; enter opens one
-  accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
+  accelmetrics watch run.jsonl                        a recording that is being written: the last hour, and what is added
+  accelmetrics watch --replay run.jsonl --speed 60    a recording from its beginning, a minute a second
 
 keys: q quit, ? help with all of them, / filter, o order, z sort, m metric, t time, + - zoom, [ ] past, tab other list,
 enter details, f findings, p pause, s summary, S save the latest reading, r reset; of a recording: left right seek,
@@ -60,7 +61,10 @@ enter details, f findings, p pause, s summary, S save the latest reading, r rese
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
 used; 141 when the reader of its lines has gone. docs/watch.md"""
 OPTIONS: arguments.Groups = {
-    "": arguments.flags(settings.SCREEN),
+    "": {
+        "file": {"nargs": "?", "type": settings.path.parse, "metavar": "FILE", "help": "follow a recording while a program writes it"},
+        **arguments.flags(settings.SCREEN),
+    },
     "in place of this machine": arguments.flags(settings.ELSEWHERE),
     "who holds the devices": arguments.flags(settings.HOLDERS, "watch"),
     "the readings": arguments.watching("watch"),
@@ -71,7 +75,7 @@ LOCAL = frozenset(
     for option in (*settings.READING, *settings.HOLDERS, *(settings.OPTIONS[name] for name in ("labels", "rules", "read_only")))
 )
 """Flags about what this machine reads."""
-NEEDED = {"--speed": ("replay",), "--host": ("replay",), "--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}
+NEEDED = {"--speed": ("replay",), "--host": ("file", "replay"), "--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}
 """Flags that are for some of the places alone."""
 
 
@@ -88,10 +92,11 @@ def run(options: Namespace, out: Stdout) -> int:
         stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
         if not place:
             return _show_live(options, out, descriptor, stopped, levels, stack)
-        if place == "replay":
+        if place in ("file", "replay"):
             from accelmetrics.cli.watch_replay import ReplaySource
 
-            replay = ReplaySource(options.replay, levels, options.host or "", options.speed, stepwise=descriptor is None)
+            path, follow = options.file or options.replay, place == "file"
+            replay = ReplaySource(path, levels, options.host or "", options.speed, stepwise=descriptor is None, follow=follow)
             _show(options, out, descriptor, stopped, stack.enter_context(closing(replay)))
             return 0
         require("tornado", "serve")
@@ -117,15 +122,18 @@ def _place(options: Namespace) -> str:
         UsageError: There are two, or options that have no meaning with it.
     """
     views = [name for name in settings.VIEWS if getattr(options, name)]
-    given = [name for name in views if f"--{name}" in options.flags_given] or views
+    given = [name for name in views if f"--{name}" in options.flags_given]
+    given = [*(["file"] if options.file else []), *given] or views
+    words = ["a file" if name == "file" else f"--{name}" for name in given]
     if len(given) > 1:
-        raise arguments.UsageError(f"{' and '.join(f'--{name}' for name in given)} exclude each other: one place is shown at a time")
+        raise arguments.UsageError(f"{' and '.join(words)} exclude each other: one place is shown at a time")
     place = given[0] if given else ""
     for flag in options.flags_given:
         if place and flag in LOCAL:
-            raise arguments.UsageError(f"{flag} is about what this machine reads: with --{place} it has no meaning")
+            raise arguments.UsageError(f"{flag} is about what this machine reads: with {words[0]} it has no meaning")
         if place not in NEEDED.get(flag, (place,)):
-            raise arguments.UsageError(f"{flag} is for {' and '.join(f'--{name}' for name in NEEDED[flag])}")
+            needed = " and ".join("a file" if name == "file" else f"--{name}" for name in NEEDED[flag])
+            raise arguments.UsageError(f"{flag} is for {needed}")
     return place
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import START, Names, RecordingIndex, RecordReader, names_of
+from accelmetrics.schemas.recording import LINES_AT_ONCE, START, Names, RecordingIndex, RecordReader, names_of
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import vitals
 from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
@@ -21,6 +23,8 @@ SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1
 BUDGET = 0.04
 """Seconds that each of going through, playing and filling may take at a look."""
 SECOND = 1_000_000_000
+LOGGED_IN_LINE = b'"training":'
+"""In lines of records in which a program logged something."""
 
 
 class ReplaySource(WatchSource):
@@ -35,6 +39,8 @@ class ReplaySource(WatchSource):
         host: The host to show, with ``:`` and a rank where it has several; empty for the first.
         speed: Recorded seconds in a second.
         stepwise: Whether each look takes one record, so that none is passed over.
+        follow: Whether it begins at the end and goes on as the file grows, or when another one takes its place. The history begins with the
+            last hour.
 
     Attributes:
         ended: Whether the last record that is written is shown.
@@ -43,13 +49,15 @@ class ReplaySource(WatchSource):
         UsageError: There is no such recording, or it is none.
     """
 
-    def __init__(self, path: str, levels: WarningLevels, host: str = "", speed: float = 1.0, stepwise: bool = False) -> None:
+    def __init__(
+        self, path: str, levels: WarningLevels, host: str = "", speed: float = 1.0, stepwise: bool = False, *, follow: bool = False
+    ) -> None:
         super().__init__(levels, SHORTEST)
         self.ended, self.replay = False, True
-        self._name = Path(path).name
+        self._path, self._name = path, Path(path).name
         self._speed = speed
         self._host = host
-        self._stepwise = stepwise
+        self._stepwise, self._follow = stepwise, follow
         self._names: Names | None = None
         self._playing, self._live = True, False
         self._target: int | None = None
@@ -57,12 +65,10 @@ class ReplaySource(WatchSource):
         self._next: Record | None = None
         self._looked = time.monotonic()
         self._filling: Generator[None, None, None] | None = None
+        if not Path(path).is_file() and Path(path).exists():
+            raise UsageError(f"{path}: it is no file, in which places can be gone to")
         try:
-            if not Path(path).is_file() and Path(path).exists():
-                raise UsageError(f"--replay {path}: it is no file, in which places can be gone to")
-            self._index = RecordingIndex(path)
-            self._reader = RecordReader(self._index.parts)
-            first = self._reader.record()
+            first = self._open()
         except OSError as error:
             raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
         except DocumentError as error:
@@ -74,10 +80,14 @@ class ReplaySource(WatchSource):
         self._index.extend(BUDGET)
         self._clock = self._index.first_ns if first is None else first.snapshot.time_ns
         self._reader.jump(START)
+        if follow:
+            self._go_to_end()
 
     @property
     def label(self) -> str:
         """Where in the recording this is."""
+        if self._follow and self._live:
+            return f"{self._name} live"
         first, last = self._index.first_ns, self._index.last_ns
         share = "" if not self._index.complete else f" {100 * (self._clock - first) / max(1, last - first):.0f}%"
         how = " searching" if self._target else " live" if self._live else " end" if self.ended else "" if self._playing else " paused"
@@ -96,6 +106,8 @@ class ReplaySource(WatchSource):
         now = time.monotonic()
         elapsed, self._looked = now - self._looked, now
         changed = self._index.extend(BUDGET) and not self._index.complete
+        if self._follow and self._index.replaced:
+            self._begin_anew()
         if self._target is not None:
             if not (self._index.complete or self._index.last_ns > self._target):
                 return not self._stepwise
@@ -130,8 +142,7 @@ class ReplaySource(WatchSource):
         elif key == "home":
             self._go(0)
         elif key == "end":
-            self._go(1 << 62)
-            self._playing = self._live = True
+            self._go_to_end()
             return "the end: what is added is shown as it comes"
         elif key == "n":
             names = list(self._index.names)
@@ -165,6 +176,31 @@ class ReplaySource(WatchSource):
         self._target = max(time_ns, self._index.first_ns)
         self._live = False
 
+    def _go_to_end(self) -> None:
+        self._go(1 << 62)
+        self._playing = self._live = True
+
+    def _open(self) -> Record | None:
+        """Open the files; return the first record, if there is one yet.
+
+        Raises:
+            OSError, DocumentError: They cannot be read.
+        """
+        index = RecordingIndex(self._path)
+        self._index, self._reader = index, RecordReader(index.parts)
+        return self._reader.record()
+
+    def _begin_anew(self) -> None:
+        """Follow the file that has taken the place of the one that was followed."""
+        before = self._index, self._reader
+        with suppress(OSError):  # it may be gone again: the next look tries once more
+            self._open()
+            self._refill(None)
+            for one in before:
+                one.close()
+            self._names = None
+            self._go_to_end()
+
     def _play(self) -> bool:
         """Take the records that are due; return whether there was one."""
         until, last = time.monotonic() + BUDGET, None
@@ -179,20 +215,21 @@ class ReplaySource(WatchSource):
             if record.monitor is not None:
                 self.trails.interval = record.monitor.interval
             self._add(record.snapshot)
+            self.trails.add_steps(record.steps)
             self._window.add(record.snapshot, self.trails.interval)
             if self._stepwise:
                 break
             if time.monotonic() > until:  # it cannot be read so fast
                 self._clock = max(self._arrival, record.snapshot.time_ns)
                 break
-        self.ended = record is None and self._index.complete and last is None
+        self.ended = record is None and self._index.complete and last is None and not self._follow
         self._clock = min(self._clock, max(self._index.last_ns, 1)) if self._index.complete else self._clock
         if last is not None:
             self.record = last
             self._show(0.0)
         elif self.record is not None and self.view is not None:
             age = max(0, self._clock - self.record.snapshot.time_ns) / SECOND
-            if self._live and self._index.grown:
+            if self._live and (self._index.grown or self._follow):
                 age = max(age, time.time() - self.record.snapshot.time_ns / SECOND)
             if age >= self.view.age_seconds + SHORTEST and age > self.trails.interval:
                 self._show(age)
@@ -230,7 +267,7 @@ class ReplaySource(WatchSource):
         """Fill the history before a time, a record at each step: as many as each scale has points."""
         reader = RecordReader(self._index.parts)
         try:
-            for span in SCALES.values():
+            for span in self._filled:
                 width = int(span / BUCKETS * SECOND)
                 moment = max(until_ns - int(span * SECOND), self._index.first_ns)
                 reader.jump(self._index.mark(moment))
@@ -248,7 +285,32 @@ class ReplaySource(WatchSource):
                     if self._is_shown(record) and record.snapshot.time_ns <= until_ns:
                         self._add(record.snapshot)
                     moment = max(moment + width, record.snapshot.time_ns // width * width)
+            yield from self._fill_steps(reader, until_ns)
         except (OSError, DocumentError):  # a file was removed meanwhile: there is that much less history
             return
         finally:
             reader.close()
+
+    def _fill_steps(self, reader: RecordReader, until_ns: int) -> Generator[None, None, None]:
+        """Fill in what programs logged before a time. A step may be in any record: all lines are looked at, and of many a few are read."""
+        spans = self._filled
+        begin = max(until_ns - int(spans[-1] * SECOND), self._index.first_ns)
+        reader.jump(self._index.mark(begin))
+        last = 0
+        for number in count(1):
+            line = reader.line()
+            moment = reader.note(line)
+            if not line or (moment is not None and moment > until_ns):
+                return
+            if moment is not None and moment >= begin and LOGGED_IN_LINE in line:
+                span = next((span for span in spans if moment >= until_ns - span * SECOND), spans[-1])
+                if moment - last >= span / BUCKETS / 2 * SECOND and (record := reader.decoded(line)) is not None and self._is_shown(record):
+                    self.trails.add_steps(record.steps)
+                    last = moment
+            if number % LINES_AT_ONCE == 0:
+                yield
+
+    @property
+    def _filled(self) -> tuple[float, ...]:
+        """The stretches of time that are filled: of a file that is followed, an hour at most."""
+        return tuple(SCALES.values())[: -1 if self._follow else None]

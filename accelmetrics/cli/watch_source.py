@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
+from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record, Step
 from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.statistics import WindowAggregator
@@ -169,6 +169,7 @@ class LiveSource(WatchSource):
         self._holders = holders
         self._own = own
         self._due = self._since = 0.0
+        self._last_step: Step | None = None
         self._measured = watching.window("watch").begin()
         self._lookup = ProcessLookup()
         self._listing: ProcessListing | None = None
@@ -191,6 +192,7 @@ class LiveSource(WatchSource):
         if known is None or latest is not known.snapshot:
             self._listing = self._lookup.listing(latest)
             self._measure(latest)
+            self._watching.hear_programs()
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(
@@ -207,6 +209,10 @@ class LiveSource(WatchSource):
             view, host={name: value for name, value in view.host.items() if not (self._own and name.startswith("process_"))}
         )
         self.trails.add(self.view)
+        steps = self._watching.steps
+        new = next((place for place in range(len(steps), 0, -1) if steps[place - 1] is self._last_step), 0)
+        self.trails.add_steps(steps[new:])
+        self._last_step = steps[-1] if steps else None
         return True
 
     def details(self, pid: int, environment: bool) -> ProcessDetails | None:

@@ -495,6 +495,10 @@ class RecordReader:
         self._others = self._others if moment is None else 0
         return moment
 
+    def is_cut(self, size: int) -> bool:
+        """Return whether the file, of so many bytes now, is shorter than what was read of it."""
+        return self._file is self._raw and size < self.offset
+
     def close(self) -> None:
         """Close the file."""
         for file in (self._file, self._raw):
@@ -522,6 +526,7 @@ class RecordingIndex:
         names: The hosts and ranks found so far.
         complete: Whether everything written has been scanned.
         grown: Whether more was written after the scan was first complete.
+        replaced: Whether the file was truncated, or another file took its name and does not continue it.
 
     Raises:
         OSError: It does not exist, or cannot be read.
@@ -532,7 +537,7 @@ class RecordingIndex:
         self.parts = files_of(self._path) or [self._path]
         self.first_ns = self.last_ns = 0
         self.names: dict[Names, None] = {}
-        self.complete = self.grown = False
+        self.complete = self.grown = self.replaced = False
         self._marks: list[IndexEntry] = []
         self._reader = RecordReader(self.parts)
         self._last = self.parts[-1].stat()
@@ -591,11 +596,15 @@ class RecordingIndex:
             now = self._path.stat()
         except OSError:
             return False
-        if self.parts[-1] != self._path or now.st_ino == self._last.st_ino:
+        if self.parts[-1] != self._path:
+            return False
+        if now.st_ino == self._last.st_ino:
+            self.replaced = self.replaced or self._reader.is_cut(now.st_size)
             return False
         self._last = now
         files = files_of(self._path)
         known = {str(path).removesuffix(".gz") for path in self.parts[:-1]}
         closed = [path for path in files if path != self._path and str(path).removesuffix(".gz") not in known]
+        self.replaced = self.replaced or not closed
         self.parts[-1:] = [*closed, self._path]
         return True

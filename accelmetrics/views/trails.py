@@ -12,8 +12,10 @@ from math import floor, nan
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.schemas.record import Step
 from accelmetrics.views.device_view import BY_NAME, VALUES, ValueRow
 from accelmetrics.views.node_view import NodeView
+from accelmetrics.views.training import TRAINING_VALUES, TrainingSeries
 
 SCALES: Mapping[str, float] = {"1 min": 60.0, "5 min": 300.0, "1 h": 3600.0, "24 h": 86400.0}
 """Seconds by the name of a stretch of time for which history is kept, in buckets of its own."""
@@ -52,6 +54,10 @@ OF_HOST = f"{HOST_KEY}."
 """Before the name of such a number where it is chosen for a graph beside those of devices."""
 MOST_PROCESSES = 64
 """Processes whose history is kept: one takes an eighth of a mebibyte."""
+MOST_PROGRAMS = 16
+"""Programs whose training is kept: one takes a quarter of a mebibyte."""
+RUNNING = 60.0
+"""Seconds without a step, or ten times as long as its steps take, after which a program is taken to have ended."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
 """Numbers that nothing is seen of in a graph."""
 _EMPTY, _MISSING = 0.0, -1.0
@@ -162,6 +168,8 @@ class Trails:
         self.metrics: tuple[str, ...] = FOLLOWED
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self._processes: set[str] = set()
+        self._training = TrainingSeries()
+        self._programs: dict[str, tuple[int, float]] = {}  # when it logged last, and the seconds between two steps lately
         self.oldest_ns = self.newest_ns = self._shown = 0  # of all readings; the last: of those that were views
         self.until_ns: int | None = None
 
@@ -209,9 +217,35 @@ class Trails:
             self._add(device, metric, time_ns, value)
         self._reaches(time_ns)
 
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """Remember what programs logged: the numbers of ``TRAINING_VALUES``."""
+        for program, time_ns, values in self._training.add(steps):
+            before, pace = self._programs.get(program, (time_ns - 1, 0.0))
+            if time_ns > before:
+                seconds = (time_ns - before) / 1e9
+                # The ranks of a program log shortly after each other: the longer pauses are those between two steps.
+                self._programs[program] = time_ns, max(seconds, pace - (pace - seconds) / 16)
+            for name, value in values.items():
+                self._add(training_key(program), name, time_ns, value)
+            if len(self._programs) > MOST_PROGRAMS:
+                gone = min(self._programs, key=self._programs.__getitem__)
+                del self._programs[gone]
+                self._rings = {which: rings for which, rings in self._rings.items() if which[0] != training_key(gone)}
+
+    @property
+    def programs(self) -> dict[str, tuple[str, ...]]:
+        """By program that logged, what it logged, by names of ``TRAINING_VALUES``; those that still log first."""
+        ended = {name: (self.newest_ns - last) / 1e9 > max(RUNNING, 10 * pace) for name, (last, pace) in self._programs.items()}
+        return {
+            program: tuple(name for name in TRAINING_VALUES if (training_key(program), name) in self._rings)
+            for program in sorted(ended, key=ended.__getitem__)
+        }
+
     def clear(self) -> None:
         """Forget all readings."""
         self._rings.clear()
+        self._training = TrainingSeries()
+        self._programs.clear()
         self.oldest_ns = self.newest_ns = self._shown = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
@@ -228,9 +262,15 @@ class Trails:
         if rings is None:
             return [BEFORE] * columns
         end = (now_ns or self.until_ns or self.newest_ns) / 1e9
+        pace = self._programs[device[len(TRAINING) :]][1] if device.startswith(TRAINING) else self.interval
         needed = SPANS[scale] + max(0.0, self.newest_ns / 1e9 - end)
         ring = next((ring for ring, kept in zip(rings, SCALES.values(), strict=True) if kept >= needed), rings[-1])
-        return ring.points(end, SPANS[scale], columns, HELD * max(self.interval, ring.width))
+        return ring.points(end, SPANS[scale], columns, HELD * max(pace, ring.width))
+
+    def place(self, time_ns: int, scale: str, columns: int) -> int:
+        """Return in which column of :meth:`points` a moment is; below 0 before the first, ``columns`` or more behind the last."""
+        width = SPANS[scale] / columns
+        return int(time_ns / 1e9 / width) - int((self.until_ns or self.newest_ns) / 1e9 / width) + columns - 1
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int) -> list[TrailPoint]:
         """Return the least, median and greatest over devices, in columns of equal time; the median stands for the mean."""
@@ -263,6 +303,14 @@ class Trails:
 def process_key(pid: int) -> str:
     """Return what a process's history is kept under."""
     return f"process {pid}"
+
+
+TRAINING = "training "
+
+
+def training_key(program: str) -> str:
+    """Return what a program's training is kept under."""
+    return TRAINING + program
 
 
 def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:

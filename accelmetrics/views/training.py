@@ -12,16 +12,16 @@ TRAINING_VALUES: Mapping[str, ValueRow] = {
     row.name: row
     for row in (
         ValueRow("loss", "loss", "1", STEP_NAMES["loss"]),
+        ValueRow("step_seconds", "step", "s", ("step_seconds",)),
+        ValueRow("tokens_per_second", "tokens/s", "1", ("tokens_per_second",)),
+        ValueRow("tokens_per_joule", "tokens/J", "1", ("tokens_per_joule",)),
         ValueRow("learning_rate", "learning rate", "1", STEP_NAMES["learning_rate"]),
         ValueRow("grad_norm", "gradient norm", "1", STEP_NAMES["grad_norm"]),
-        ValueRow("step_seconds", "step time", "s", ("step_seconds",)),
-        ValueRow("tokens_per_second", "tokens/s", "1", ("tokens_per_second",)),
         ValueRow("samples_per_second", "samples/s", "1", STEP_NAMES["samples_per_second"]),
-        ValueRow("tokens_per_joule", "tokens/J", "1", ("tokens_per_joule",)),
         ValueRow("samples_per_joule", "samples/J", "1", ("samples_per_joule",)),
     )
 }
-"""What is looked at of a training, by name: how it learns, how fast it is, what it costs. ``names`` are those that programs log."""
+"""What is looked at of a training, by name, that first which is looked at most. ``names`` are those that programs log."""
 ADDED_UP = frozenset(f"{work}_per_second" for work in WORK)
 """Rates that the processes of a program have together. Of the others each process has its own."""
 HOLDS, LEAST_HOLD = 10.0, 5.0

@@ -215,6 +215,34 @@ def test_a_growing_file_is_followed_through_its_rotation(paused: Callable[..., R
     assert "live" in source.label
 
 
+@pytest.mark.parametrize("how", ["replaced", "removed first", "cut"])
+def test_a_file_is_followed_when_another_takes_its_place(how: str, reading: Snapshot, tmp_path: Path) -> None:
+    """It begins at its end with the last hour, and not the day before it; a run that writes the file anew is shown from then on."""
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join([*lines(reading, range(0, 9000, 10)), *lines(reading, range(9000, 9010))]))
+    with closing(ReplaySource(str(path), USUAL_LEVELS, follow=True)) as source:
+        wait_for(lambda: (source.look(), busy(source) == 9.0 and source._filling is None)[1])
+        assert source.label == "run.jsonl live"
+        kinds = [point.kind for point in source.trails.points("gpu.0", "utilization", "24 h", 24)]
+        assert (kinds[:22], kinds[-1]) == (["before"] * 22, "value")
+        anew = "".join(lines(reading, range(20_000, 20_003), "node8"))
+        if how == "removed first":
+            path.unlink()
+            source.look()
+        if how != "cut":
+            (tmp_path / "new").write_text(anew)
+            (tmp_path / "new").rename(path)
+        else:
+            path.write_text(anew)
+        wait_for(lambda: (source.look(), busy(source) == 2.0)[1])
+        with path.open("a") as file:
+            file.writelines(lines(reading, range(20_003, 20_005), "node8"))
+        wait_for(lambda: (source.look(), busy(source) == 4.0)[1])
+        wait_for(lambda: (source.look(), source.view is not None and source.view.aged)[1])  # it was recorded long ago
+        assert source.view is not None
+        assert (source.view.hostname, source.ended) == ("node8", False)
+
+
 def test_changes_of_a_recording_in_lines(reading: Snapshot, tmp_path: Path) -> None:
     """Each, however fast; it ends at the recording's end."""
     path = tmp_path / "run.jsonl"

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import nan
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -14,11 +15,11 @@ from rich.cells import cell_len
 
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
-from accelmetrics.schemas.record import CannotTell, Findings
+from accelmetrics.schemas.record import CannotTell, Finding, Findings, Step
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
-from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
+from accelmetrics.views.terminal.choices import HIDDEN, USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.graphs import Series, line_graph
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import CODES, Colours, ScreenStyle, Theme, shortened
@@ -130,6 +131,27 @@ def mixed() -> Node:
     return node
 
 
+def trained(node: Node) -> Watched:
+    """A node on which two programs log a step a second, with a loss that is not finite once; and what rules find of them."""
+    watched = Watched(node)
+    end = watched.view.time_ns
+    for number in range(20):
+        of = {
+            "loss": nan if number == 12 else 2.5 - number / 10,
+            "lr": 3e-4,
+            "grad_norm": 1.0,
+            "tokens_per_joule": 9.5,
+            "tokens_per_second": 1e5,
+        }
+        steps = [
+            Step(end - (20 - number) * SECOND, number, {**of, "step_seconds": 1.0}, 0, f"{name} of node7") for name in ("job 実験", "pid 7")
+        ]
+        watched.trails.add_steps(steps)
+    of_run = Finding("non_finite", "critical", "", "loss is nan at step 12", 1.0, 0.0, end - 8 * SECOND, None, "")
+    watched.view = replace(watched.view, findings=Findings((of_run,)))
+    return watched
+
+
 NODES: dict[str, Callable[[], Watched]] = {
     "none": lambda: Watched(Node(0), 3),
     "bare": lambda: Watched(bare()),
@@ -142,6 +164,9 @@ NODES: dict[str, Callable[[], Watched]] = {
     "partitions": lambda: Watched(partitioned()),
     "strange": lambda: Watched(strange(), 6),
     "mixed": lambda: Watched(mixed(), processes=False),
+    "trained": lambda: trained(Node(8)),
+    "trained-alone": lambda: trained(Node(1)),
+    "trained-by-its-processors": lambda: trained(Node(0)),
 }
 CHOICES = {
     "usual": USUAL_CHOICES,
@@ -172,7 +197,8 @@ CHOICES = {
     "ended": Choices(overlay="process", process=1),
     "order": Choices(menu="order", pane="processes", process_left=40, tagged=frozenset({48121})),
     "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
-    "empty": Choices(device_filter="nothing-like-this", process_filter="nor-this"),
+    "other": Choices(training="pid 7 of node7", scale="5 min"),
+    "empty": Choices(training=HIDDEN, device_filter="nothing-like-this", process_filter="nor-this"),
 }
 
 
@@ -837,3 +863,37 @@ def test_what_a_colour_says_of_a_number_is_said_beside_it(size: tuple[int, int],
     (other,) = [line for line in lines if line.startswith("> gpu.0")]
     assert other.index("71C") == row.index("88C") and other.index("57%") == row.index("95%")
     assert "temp 88 °C, hot" in Watched(node).text(Choices(overlay="details", device="gpu.1"), (120, 90))
+
+
+@pytest.mark.parametrize(("size", "legends"), [((80, 24), 1), ((120, 40), 2), ((200, 60), 3)])
+def test_a_training_is_shown_over_the_time_of_the_devices(size: tuple[int, int], legends: int) -> None:
+    """In as many graphs as those of the devices; each line from its least value to its greatest, findings at the foot."""
+    lines = plain(NODES["trained"]().draw(USUAL_CHOICES, size, ScreenStyle()))
+    (title,) = (number for number, line in enumerate(lines) if "loss" in line and "training" in line)
+    assert lines[title].count("training job 実験") == legends
+    text = "\n".join(lines[title:])
+    for words in (
+        "loss 0.6",
+        "step 1 s",
+        "tokens/s 100000",
+        "tokens/J 9.5",
+        *(["learning rate 0.0003", "gradient norm 1"] if legends > 1 else []),
+    ):
+        assert words in text
+    foot = next(line for line in lines[title:] if "least│" in line)
+    assert foot.count("X") == legends
+    power = next(number for number, line in enumerate(lines) if "── power gpu.0" in line)
+    above = lines[power + 1]
+    assert [at for at, one in enumerate(above) if one == "│"][:legends] == [at for at, one in enumerate(foot) if one == "│"][:legends]
+    assert "training" not in "".join(plain(NODES["trained"]().draw(Choices(training=HIDDEN), size, ScreenStyle())))
+
+
+def test_a_single_number_of_a_training_has_its_scale() -> None:
+    """Its least and greatest value stand beside the graph."""
+    points = [TrailPoint("value", value, value, value) for value in (2.0, 2.5, 2.25)]
+    lines = [
+        "".join(text for text, _ in line)
+        for line in line_graph("training", [Series("loss", points, "1", own=True)], "1", None, 60, (60, 9), ScreenStyle())
+    ]
+    assert "loss 2.25 (2–2.5)" in lines[0]
+    assert [line[:8].strip() for line in lines[1:8]] == ["2.5", "", "", "2.25", "", "", "2"]

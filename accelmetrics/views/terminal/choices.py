@@ -26,6 +26,8 @@ ASCENDING = frozenset({"device", "state", "pid", "user", "name"})
 Graphs = Literal["chosen", "lines", "band"]
 GRAPHS: tuple[Graphs, ...] = ("chosen", "lines", "band")
 Form = Literal["auto", "list", "map"]
+HIDDEN = "-"
+"""In place of a program: no training is shown."""
 ThemeChoice = Literal["auto", "dark", "light"]
 
 
@@ -72,6 +74,7 @@ class Choices:
         until_ns: Where graphs end, in nanoseconds since 1970; 0: now.
         graphs: What graphs show: the chosen device, a line for each of several devices, or the least, median and greatest of all.
         theme: The background that colours are chosen for; ``auto``: the terminal is asked.
+        training: The program whose training is shown; empty: the first that logs; ``HIDDEN``: none.
         form: Whether devices are a list or a map; ``auto``: as there is room.
         paused: Whether what is shown stands still.
         overlay: What is shown in place of the lists.
@@ -114,6 +117,7 @@ class Choices:
     scale: str = "1 min"
     until_ns: int = 0
     graphs: Graphs = "chosen"
+    training: str = ""
     form: Form = "auto"
     theme: ThemeChoice = "auto"
     paused: bool = False
@@ -208,6 +212,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("+ -", "zoom", "show a shorter or a longer stretch of time: 15 s to 24 h"),
     KeyHelp("[ ]", "", "go back or on in time, by half of what graphs show; left and right too in a list of devices. 0 returns to now"),
     KeyHelp("b", "", "show one more metric in the same graph, which m then chooses; B takes it away"),
+    KeyHelp("l", "", "training: loss, step time and others that a program logs; of the next program; hidden"),
     KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),
     KeyHelp("space", "", "in the list of processes: tag the chosen one, so that x sends a signal to all that are tagged", signals=True),
     KeyHelp("a", "all", "graphs of the chosen device; of several devices, a line each; of all, the least, median and greatest"),

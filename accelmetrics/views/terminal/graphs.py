@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil, inf, isfinite, log2, nan
+from operator import itemgetter
 
 from accelmetrics.schemas.text import BLOCKS, SCALED, block, cells, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.terminal.style import AROUND, SERIES, Drawn, Line, Role, ScreenStyle, rule
-from accelmetrics.views.trails import TrailPoint
+from accelmetrics.views.trails import BEFORE, TrailPoint
 
 AREA = " .-=#"
 """What the highest cell of an area is made of in ASCII."""
@@ -49,12 +51,16 @@ class Series:
         points: Its history, the oldest first.
         unit: Its unit, as in the catalogue, where lines of a graph have several.
         top: The end of its scale, if it has one.
+        own: Whether its scale goes from its least value to its greatest, which the legend has where there is room.
+        marks: Points with what stands there at the foot of the graph.
     """
 
     name: str
     points: Sequence[TrailPoint]
     unit: str = ""
     top: float | None = None
+    own: bool = False
+    marks: tuple[tuple[int, tuple[str, Role]], ...] = ()
 
 
 def axes_of(units: Collection[str]) -> int:
@@ -75,7 +81,7 @@ def line_graph(
     """Draw several histories as lines, with a legend in the title.
 
     Lines of one unit share a scale. Of two units, the second has its scale at the right. With more, each line goes from 0 to 100 % of a
-    scale of its own, and the title says so.
+    scale of its own, and the title says so. With ``Series.own``, each goes from its least value to its greatest.
 
     Args:
         title: What all of them are.
@@ -90,21 +96,27 @@ def line_graph(
     columns, rows = size
     lines = [one if one.unit else replace(one, unit=unit, top=top) for one in series]
     units = dict.fromkeys(one.unit for one in lines)
-    if len(units) > 2:
+    own = any(one.own for one in lines)
+    if own:
+        spans = [_range_of(one.points) for one in lines]
+        axes = {"": 0.0}
+    elif len(units) > 2:
         title = f"{title}, own scales"
-        scales, axes = [_scale_of([one]) for one in lines], {"%": 100.0}
+        spans, axes = [(0.0, _scale_of([one])) for one in lines], {"%": 100.0}
     else:
         axes = {its: _scale_of([one for one in lines if one.unit == its]) for its in units} or {unit: 1.0}
-        scales = [axes[one.unit] for one in lines]
-    height = rows - 1 - (rows - 1 >= TICKED)
+        spans = [(0.0, axes[one.unit]) for one in lines]
     dots = in_dots(len(series), style)
-    dash = "-" if style.ascii else "─"
-    legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
+    marks = {place: mark for one in lines for place, mark in one.marks}
+    drawn = _legend(title, lines, line_marks(len(series), style), spans if own else (), columns, style)
+    height = rows - len(drawn)
+    height -= height >= TICKED
     across = max(1, columns - AXIS * len(axes))
     (left, left_scale), *right = axes.items()
     cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
     for number, one in reversed(list(enumerate(series))):
-        levels = [_level(point.mean, scales[number], height * 4) if point.kind == "value" else -1 for point in one.points]
+        low, high = spans[number]
+        levels = [_level(point.mean - low, high - low, height * 4) if point.kind == "value" else -1 for point in one.points]
         for place, level in enumerate(levels):
             if level < 0:
                 continue
@@ -116,35 +128,76 @@ def line_graph(
                 row = cells_by_row[height - 1 - step // 4]
                 bits, _ = row.get(column, (0, 0))
                 row[column] = bits | (LEFT, RIGHT)[side][step % 4], number
-    marks = line_marks(len(series), style)
-    names = [one.name for one in series]
-    nows = [one.points[-1] for one in series if one.points]
-    valued = [
-        f"{one.name} {quantity(round(now.mean, 1), one.unit)}" if now.kind == "value" else one.name
-        for one, now in zip(lines, nows, strict=False)
-    ]
-    short = [name.rpartition(".")[2] for name in names]
-    for words in (valued, names, short):  # as much as there is room for
-        if legend.fits(*(f"  {mark} {word}" for mark, word in zip(marks, words, strict=False)), f" {dash}"):
-            break
-    for number, (mark, word) in enumerate(zip(marks, words, strict=False)):
-        legend.add("", width=2).add(f"{mark} {word}", series_role(number))
-    drawn = [legend.add(" ").fill(dash, "dim").parts()]
     for number, row in enumerate(cells_by_row):
-        line = _axis(Line(style, columns), number, height, left_scale, left)
-        column = 0
-        while column < across:
-            bits, owner = row.get(column, (0, -1))
-            text = ""
-            while column < across and row.get(column, (0, -1))[1] == owner:
-                bits = row.get(column, (0, -1))[0]
-                text += " " if owner < 0 else chr(0x2800 + bits) if dots else LINE_MARKS[owner]
-                column += 1
-            line.add(text, "plain" if owner < 0 else series_role(owner))
+        if own:
+            line = _own_axis(Line(style, columns), number, height, lines, spans)
+        else:
+            line = _axis(Line(style, columns), number, height, left_scale, left)
+        shown = [row.get(column, (0, -1)) for column in range(across)]
+        texts: list[tuple[str, Role]] = [
+            (" ", "plain") if owner < 0 else (chr(0x2800 + bits) if dots else LINE_MARKS[owner], series_role(owner))
+            for bits, owner in shown
+        ]
+        for place, mark in marks.items() if number == height - 1 else ():
+            texts[place * across // max(1, len(lines[0].points))] = mark
+        for role, run in groupby(texts, key=itemgetter(1)):
+            line.add("".join(text for text, _ in run), role)
         for its, scale in right:
             line.add("│", "dim").add(_scale_label(number, height, scale, its), "dim", AXIS - 1)
         drawn.append(line.parts())
-    return [*drawn, *([time_axis(seconds, columns, style, end_ns, across)] if height < rows - 1 else [])]
+    return [*drawn, *([time_axis(seconds, columns, style, end_ns, across)] if len(drawn) < rows else [])]
+
+
+def _legend(
+    title: str, lines: Sequence[Series], marks: Sequence[str], spans: Sequence[tuple[float, float]], columns: int, style: ScreenStyle
+) -> list[Drawn]:
+    """Draw the title with the name and the newest value of each line; with the range of each that has one, on two rows where it must be."""
+    dash = "-" if style.ascii else "─"
+    newest = [one.points[-1] if one.points else BEFORE for one in lines]
+    if spans:  # of a program, which says something now and then
+        newest = [next((point for point in reversed(one.points) if point.kind == "value"), BEFORE) for one in lines]
+    digits = [now.mean if spans else round(now.mean, 1) for now in newest]
+    names = [one.name for one in lines]
+    valued = [
+        f"{one.name} {quantity(value, one.unit)}" if now.kind == "value" else one.name
+        for one, now, value in zip(lines, newest, digits, strict=True)
+    ]
+    ranged = [
+        f"{word} ({quantity(low, '1')}–{quantity(high, '1')})" if now.kind == "value" else word
+        for word, now, (low, high) in zip(valued, newest, spans, strict=False)
+    ]
+    short = [name.rpartition(".")[2] for name in names]
+    legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
+    for words in (ranged or valued, valued, *(() if spans else (names, short))):  # as much as there is room for
+        if legend.fits(*(f"  {mark} {word}" for mark, word in zip(marks, words, strict=False)), f" {dash}"):
+            break
+    drawn: list[Drawn] = []
+    for place, (mark, word) in enumerate(zip(marks, words, strict=False)):
+        if spans and not drawn and not legend.fits(f"  {mark} {word}", f" {dash}"):
+            drawn.append(legend.add(" ").fill(dash, "dim").parts())
+            legend = Line(style, columns)
+        legend.add("", width=2).add(f"{mark} {word}", series_role(place))
+    return [*drawn, legend.add(" ").fill(" " if drawn else dash, "dim").parts()]
+
+
+def _range_of(points: Sequence[TrailPoint]) -> tuple[float, float]:
+    """Return the least and the greatest value of a line; a little more where they are the same."""
+    means = [point.mean for point in points if point.kind == "value"] or [0.0]
+    low, high = min(means), max(means)
+    margin = 0.0 if high > low else abs(high) / 10 or 1.0
+    return low - margin, high + margin
+
+
+def _own_axis(line: Line, row: int, height: int, lines: Sequence[Series], spans: Sequence[tuple[float, float]]) -> Line:
+    """Begin a row of a graph whose lines have their own scales: with the number that belongs there if there is one line, else in words."""
+    if len(lines) == 1:
+        (low, high), unit = spans[0], lines[0].unit
+        shares = {height - 1: low, **({height // 2: (low + high) / 2} if height >= TICKED - 1 else {}), 0: high}
+        label = quantity(shares[row], unit) if row in shares else ""
+        label = label if cells(label) < AXIS else f"{shares[row]:.1e}"
+    else:
+        label = {height - 1: "least", 0: "most"}.get(row, "")
+    return line.add(label, "dim", AXIS - 1, right=True).add("│", "dim")
 
 
 def _scale_of(lines: Sequence[Series]) -> float:

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from accelmetrics.schemas.record import SEVERITIES
-from accelmetrics.schemas.text import cells, counted, duration, memory, percent, quantity, watts
+from accelmetrics.schemas.text import SEVERITY_MARKS, cells, counted, duration, memory, percent, quantity, watts
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.node_view import NodeView
-from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
+from accelmetrics.views.terminal.choices import ASCENDING, HIDDEN, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, axes_of, graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
     absent_lines,
@@ -42,7 +42,8 @@ from accelmetrics.views.terminal.tables import (
     shown_processes,
     worst_lines,
 )
-from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, OF_HOST, SPANS, TrailPoint, Trails, metric_row
+from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, OF_HOST, SPANS, TrailPoint, Trails, metric_row, training_key
+from accelmetrics.views.training import TRAINING_VALUES
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
@@ -55,6 +56,10 @@ TWO_COLUMNS = 180
 """Columns from which on many devices stand in two lists beside each other, and the details of a single one beside its graphs."""
 ROOMY = 28
 """Rows of the body from which on the host has a line."""
+LINES = 4
+"""Of a training in a graph, at most."""
+ROOM = 100
+"""Columns from which on a single graph of a training has the stretch of time in its title."""
 FINDINGS = 4
 """Findings that have a line below the devices, at most."""
 LEAST_WORST = 24
@@ -95,6 +100,7 @@ class Picture:
         across: How many devices stand beside each other in the map; 1 in a list.
         page: Rows of the active list, or of the overlay, that are seen at once.
         spots: What clicks choose.
+        programs: Those whose training can be shown.
         times: When the oldest reading was that graphs can show, and the newest, in nanoseconds since 1970.
     """
 
@@ -107,6 +113,7 @@ class Picture:
     across: int = 1
     page: int = 1
     spots: tuple[Spot, ...] = ()
+    programs: tuple[str, ...] = ()
     times: tuple[int, int] = (0, 0)
 
     def ansi(self, style: ScreenStyle) -> list[str]:
@@ -153,6 +160,7 @@ def picture(
         across=body.across,
         page=body.page,
         spots=tuple(spot._replace(line=spot.line + len(top)) for spot in body.spots),
+        programs=body.programs,
         times=(trails.oldest_ns, trails.newest_ns),
     )
 
@@ -191,6 +199,7 @@ class _Body:
         page: Rows of the active list.
         host: Whether the host has a line among them.
         spots: What clicks choose.
+        programs: Those whose training can be shown.
     """
 
     def __init__(self, view: NodeView, trails: Trails, choices: Choices, width: int, height: int, style: ScreenStyle) -> None:
@@ -198,6 +207,10 @@ class _Body:
         self._rows = shown_devices(view, choices)
         self._shown = shown_processes(view, choices)
         self._findings = alike(view.findings.current)
+        logged = trails.programs
+        self.programs = tuple(logged)
+        program = choices.training if choices.training in logged else next(iter(logged), "")
+        self._training = (program, logged[program]) if logged and choices.training != HIDDEN else None
         self.names = tuple(map(row_name, self._rows))
         self.pids = tuple(process.pid for process in self._shown)
         device = choices.device if choices.device in self.names else ""
@@ -260,6 +273,8 @@ class _Body:
         findings = min(FINDINGS, len(self._findings)) + 1 if self._findings and rest >= 18 else 0
         rest -= findings
         processes = min(rest, 2 + max(1, len(self._shown)), max(3, round(rest * SHARE if height < ROOMY else rest / 2)))
+        if self._training:
+            processes = min(processes, max(3, rest // 3))
         if rest - processes <= LEAST_HEIGHT or not view.devices:
             processes = rest
         if self.host:
@@ -290,8 +305,9 @@ class _Body:
         room = min(len(why), max(2, height // 5))
         metrics = [row for name, row in HOST_VALUES.items() if name in view.host]
         across = min(max(1, width // 38), 3 if len(metrics) != 4 else 2)
-        down = min(-(-len(metrics) // across), max(0, (height - 1 - room) // LEAST_HEIGHT))
-        rest = height - 1 - room
+        trained = self._training_rows(height - 1 - room)
+        rest = height - 1 - room - trained
+        down = min(-(-len(metrics) // across), max(0, rest // LEAST_HEIGHT))
         self.lines += why[:room]
         for line in range(down):
             rows = rest // down + (line < rest % down)
@@ -304,6 +320,7 @@ class _Body:
                 seconds, until = SPANS[self.choices.scale], self.choices.until_ns
                 parts.append(graph(row, self.choices.stretch, points, (columns, rows), style, seconds=seconds, end_ns=until))
             self.lines += _wide(beside(parts), width)
+        self.lines += self._training_graphs(across, (width, trained))
         self.lines = padded(self.lines, height, width)
 
     def _form(self, devices: int) -> tuple[bool, int]:
@@ -372,6 +389,8 @@ class _Body:
         if one is None:
             self.lines += padded([], height, width)
             return
+        trained = self._training_rows(height)
+        whole_height, height = height, height - trained
         single = len(self._rows) == 1
         left = 60 if single and width >= TWO_COLUMNS else 0
         given = {*one.values, *one.metrics, *one.last}
@@ -380,7 +399,7 @@ class _Body:
         across = min(max(1, min(3, (width - left) // (40 if single else 60))), len(panels))
         alone = len(first) > 1  # its legend takes all of the width
         grid = [panels[:1]] * alone + [panels[start : start + across] for start in range(alone, len(panels), across)]
-        down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), len(grid))
+        down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), len(grid)) if height else 0
         lines: list[Drawn] = []
         for line, shown in enumerate(grid[:down]):
             rows = height // down + (line < height % down)
@@ -388,8 +407,9 @@ class _Body:
             ends = [room * number // len(shown) for number in range(len(shown) + 1)]
             sizes = [(end - begin, rows) for begin, end in pairwise(ends)]
             lines += beside([self._graph(names, one, whole, size, together) for names, size in zip(shown, sizes, strict=True)])
+        lines += self._training_graphs(across, (width - (left + 2 if left else 0), trained))
         if left:
-            details = padded(detail_lines(view, one, None, choices, left, style), height, left)
+            details = padded(detail_lines(view, one, None, choices, left, style), whole_height, left)
             lines = beside((details, _wide(lines, width - left - 2)))
         self.lines += _wide(lines, width)
 
@@ -430,6 +450,43 @@ class _Body:
         found = trails.band((device.key for device in whole), row.name, scale, wanted) if band else points(row, one)
         row = replace(row, top=top_of(row, drawn_of))
         return graph(row, f"{about}, {choices.stretch}", found, size, style, band, seconds, until)
+
+    def _training_rows(self, height: int) -> int:
+        """Return how many of the rows for graphs the training has: half of them, or all where two graphs have no room."""
+        return 0 if not self._training else height if height < 2 * LEAST_HEIGHT + 1 else (height + 1) // 2
+
+    def _training_graphs(self, across: int, size: tuple[int, int]) -> list[Drawn]:
+        """Draw what a program logged over the time of the graphs above, in as many beside each other, with findings at the foot."""
+        if self._training is None or size[1] < LEAST_HEIGHT:
+            return []
+        trails, style, choices = self._trails, self._style, self.choices
+        program, logged = self._training
+        across = min(across, len(logged))
+        names = logged[: LINES * across]
+        program = program.removesuffix(f" of {self._view.hostname}") if len(self.programs) > 1 else ""
+        title = " ".join(filter(None, ("training", program))) + (f", {choices.stretch}" if across > 1 or size[0] >= ROOM else "")
+        room = size[0] - 2 * (across - 1)
+        parts: list[list[Drawn]] = []
+        for number in range(across):
+            columns = room * (number + 1) // across - room * number // across
+            wanted = points_across(columns, style)
+            marks = tuple(self._finding_marks(wanted).items())
+            shown = [TRAINING_VALUES[name] for name in names[len(names) * number // across : len(names) * (number + 1) // across]]
+            points = [trails.points(training_key(self._training[0]), row.name, choices.scale, wanted) for row in shown]
+            series = [Series(row.label, of, row.unit, own=True, marks=marks) for row, of in zip(shown, points, strict=True)]
+            until = choices.until_ns
+            parts.append(line_graph(title, series, "1", None, SPANS[choices.scale], (columns, size[1]), style, until))
+        return _wide(beside(parts), size[0])
+
+    def _finding_marks(self, points: int) -> dict[int, tuple[str, Role]]:
+        """Return where findings began, by point of a graph; the worse one where there are two."""
+        found: dict[int, tuple[str, Role]] = {}
+        for severity in ("warning", "critical"):
+            for finding in (*self._view.findings.ended, *self._view.findings.current):
+                place = self._trails.place(finding.since_ns, self.choices.scale, points)
+                if finding.severity == severity and 0 <= place < points:
+                    found[place] = SEVERITY_MARKS[severity], "bad" if severity == "critical" else "warn"
+        return found
 
     def _processes(self, height: int) -> None:
         """Draw the processes."""
