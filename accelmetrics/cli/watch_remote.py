@@ -248,6 +248,7 @@ class RemoteSource(WatchSource):
             self._show(0.0)
             if self.view is not None:
                 self.trails.add(self.view)
+            self.trails.add_steps(self.record.steps)
             self._window.add(self.record.snapshot, self.trails.interval)
         elif self.record is not None and now >= self._due:
             self._show(now - state.taken)

@@ -192,7 +192,8 @@ class LiveSource(WatchSource):
         if known is None or latest is not known.snapshot:
             self._listing = self._lookup.listing(latest)
             self._measure(latest)
-            self._watching.hear_programs()
+            if known is not None:  # the first picture does not wait for the import
+                self._watching.hear_programs()
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(

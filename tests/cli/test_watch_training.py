@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.backends.test_openmetrics import Endpoint
 from tests.cli.shell import environment, run
-from tests.cli.terminals import on_terminal
+from tests.cli.terminals import Terminal, on_terminal
 from tests.sampling.node import job_environment
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.programs import Program
@@ -38,6 +41,18 @@ def trainer(env: Mapping[str, str], share: str | None = None, exporters: tuple[s
     return Program(TRAINING.replace("{exporters!r}", repr(exporters)).replace("{share!r}", repr(share)).replace("{loss}", loss), env=env)
 
 
+def seen(terminal: Terminal, pattern: str, *programs: Program) -> Callable[[], bool]:
+    """Return what has programs log until a pattern is on the screen: steps from before ``watch`` listened are not heard."""
+
+    def logged() -> bool:
+        for program in programs:
+            program.go_on()
+            program.told()
+        return re.search(pattern, terminal.text, re.MULTILINE) is not None
+
+    return logged
+
+
 @pytest.fixture
 def machine(simulator: NvmlSimulator, tmp_path: Path) -> dict[str, str]:
     """The environment of programs on a machine with two GPUs, of which none is of a job."""
@@ -52,9 +67,8 @@ def test_a_program_that_shares_is_shown_with_what_it_logs(machine: dict[str, str
         with on_terminal("watch", "--interval", "0.1", "--backends", "nvidia", rows=30, columns=120, env=machine) as terminal:
             terminal.until("power gpu.0")
             assert "training" not in terminal.text
-            program.go_on()
-            program.told()
-            terminal.until(r"training, 1 min .*loss 2\.25 .*step 0?\.?\d+", r"tokens/s \d+", "learning rate 0.0003", r"most│", r"least│")
+            terminal.until(seen(terminal, r"training, 1 min .*loss 2\.25 .*step 0?\.?\d+", program))
+            terminal.until(seen(terminal, r"tokens/s \d+.*tokens/J", program), "learning rate 0.0003", r"most│", r"least│")
             assert terminal.text.count("-30 s") == 4
             terminal.type("l", lambda: "training" not in terminal.text)
             terminal.type("l", "training, 1 min")
@@ -75,13 +89,10 @@ def test_several_programs_are_shown_one_after_the_other(machine: dict[str, str])
             program.told()
         with on_terminal("watch", "--interval", "0.1", "--backends", "nvidia", rows=30, columns=120, env=machine) as terminal:
             terminal.until("power gpu.0")
-            for program in programs:
-                program.go_on()
-                program.told()
-            terminal.until(rf"training (job 42|pid {alone.pid}), 1 min .*loss 2\.25")
+            terminal.until(seen(terminal, rf"training (job 42|pid {alone.pid}), 1 min .*loss 2\.25", *programs))
             shown = "job 42" if "training job 42" in terminal.text else f"pid {alone.pid}"
             other = f"pid {alone.pid}" if shown == "job 42" else "job 42"
-            terminal.type("l", rf"training {other}, 1 min .*loss 2\.25")
+            terminal.type("l", seen(terminal, rf"training {other}, 1 min .*loss 2\.25", *programs))
             assert terminal.end("q") == 0
 
 
@@ -93,14 +104,32 @@ def test_a_recording_is_followed_while_a_program_writes_it(machine: dict[str, st
         program.go_on()
         program.told()
         with on_terminal("watch", str(path), rows=30, columns=120, env=machine) as terminal:
-            terminal.until(r"2 gpu .* run\.jsonl live", r"power gpu\.0, 1 min .* now \d+ W", r"training, 1 min .*loss 1\.5 ")
+            terminal.until(r"2 gpu .* run\.jsonl live", r"power gpu\.0, 1 min .* now \d+ W")
+            terminal.type("t", r"training, 5 min .*loss 1\.5 ")
             program.go_on()
             program.told()
             terminal.until("X 1 critical", r"loss 1\.5 ", r"least│.*X")
             assert terminal.end("q") == 0
     with on_terminal("watch", "--replay", str(path), rows=30, columns=80, env=machine) as terminal:
+        terminal.type("t", "5 min")
         terminal.type("\x1b[F", r"training  .*loss 1\.5 .*tokens/J \d")
         assert terminal.end("q") == 0
+
+
+def test_what_another_machine_says_of_a_training_is_shown() -> None:
+    """Its programs by their names there, without that of the machine."""
+    step = {"timestamp": "2026-01-01T00:00:00.000000Z", "step": 7, "values": {"loss": 2.25}}
+    document = {
+        **{"schema_version": "1.0", "timestamp": step["timestamp"], "hostname": "node8", "metrics": {"gpu.0.gpu": 37.0}, "unavailable": {}},
+        "devices": [{"key": "gpu.0", "kind": "gpu", "vendor": "nvidia", "index": 0, "vendor_index": 0, "name": "GPU"}],
+        **{"backends": [], "training": [{**step, "node": f"{program} of node8"} for program in ("job 42", "job 43")]},
+    }
+    with Endpoint(json.dumps(document)) as endpoint:
+        endpoint.kind = "application/json"
+        with on_terminal("watch", "--url", endpoint.url, rows=30, columns=120) as terminal:
+            terminal.until("^node8 ", r"training job 42, 1 min  ━ loss 2\.25 ")
+            terminal.type("l", r"training job 43, 1 min  ━ loss 2\.25 ")
+            assert terminal.end("q") == 0
 
 
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
