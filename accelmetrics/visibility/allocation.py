@@ -191,7 +191,7 @@ class Allocation(NamedTuple):
 
     @property
     def as_expected(self) -> bool:
-        """Whether every named process is running and every role uses exactly the devices expected of it."""
+        """Whether every named process is running, and every role has exactly its expected devices to itself."""
         return not any(finding.kind in FAILING for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What a fault needs to be reproduced elsewhere: all that was asked of a machine while it was read, and its answers.
+"""Recording of a reading, so that a fault can be reproduced elsewhere: all questions to the machine, and its answers.
 
-:class:`Recorder` notes what passes the places that everything passes while a machine is read: system files, the runner of commands, the
-loader of NVML. :func:`assemble` makes a :class:`Bundle` of it, under stand-ins, and :mod:`~accelmetrics.visibility.replay` answers from it
-in a machine's place.
+:class:`Recorder` records at three places that every reading passes: system files, the runner of commands and the loader of NVML.
+:func:`assemble` makes a :class:`Bundle` of the recording and replaces personal values by pseudonyms.
+:mod:`~accelmetrics.visibility.replay` answers from a bundle in a machine's place.
 
-Files are noticed by Python's audit events, and their contents read once, at the end. Links, and the names beside what was opened, come
-along, so that what is only looked for is found there or not.
+Files are noticed by Python's audit events, and their contents are read once, at the end. A bundle also has the symbolic links and
+directories near an opened file. So a replay finds them too where the code only checks whether they exist.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ FORMAT = 1
 MANIFEST, COMMANDS, NVML, FILES = "manifest.json", "commands.json", "nvml.json", "files"
 SUFFIXES = (".zip", ".tar.gz", ".tgz")
 ROOTS = ("/sys", "/proc", "/dev")
+# AMD's list of product names is the only file outside ROOTS that is read. This is the end of its path.
 MARKET_NAMES = "/libdrm/amdgpu.ids"
-"""The end of the path of a file outside of these that is read through the same root."""
 LARGEST_FILE = 1 << 20
 LARGEST_STREAM = 4 << 20
 MOST_ENTRIES, MOST_BYTES = 20_000, 64 << 20
+# Linux follows at most 40 links in one path, too.
 LINKS = 40
-"""Links that the system follows."""
 PATIENCE = 2.0
-"""Seconds for a file to be read."""
+"""Seconds to wait for one file."""
 VARIABLES = re.compile("[A-Z_]*VISIBLE_DEVICES|CUDA_DEVICE_ORDER")
 _OF_PROCESS = re.compile(r"/proc/(\d+)(?:/|$)")
+# Links of open files. Readers look at their targets and never follow them, so their targets stay absolute in a bundle.
 DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
-"""A link that is only ever looked at, never followed: where it leads to is absolute."""
 _SERIAL_FILES = re.compile(r"(?:.*_)?(?:serial|serial_number|unique_id)")
 _NAME_OF_PROCESS = re.compile(rb"(\A\d+ \(|\AName:\t)(.*)(?=\) |$)", re.MULTILINE)
 _CGROUP = re.compile(rb"^.* - cgroup2? .*\n?", re.MULTILINE)
 
 
 class FileTree:
-    """System files that were read, by their real places below the root.
+    """System files that were read, by their resolved paths below the root.
 
     Attributes:
-        files: Contents.
-        names: True for a directory, False for what was seen in one and is no file that was read.
-        links: Where links lead. All of them are relative, except those of open device nodes, which are looked at and never followed.
-        errors: Of files that could not be read, the system's error.
-        silent: Files that gave no answer.
+        files: Contents of files.
+        names: True for a directory, False for another entry of a directory that was not read itself.
+        links: Targets of symbolic links. They are relative, except links of open device nodes, which no reader follows.
+        errors: Error numbers of files that could not be read.
+        silent: Files that did not answer in time.
     """
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ class FileTree:
         self._seen: set[str] = set()
 
     def copy(self) -> FileTree:
-        """Return a copy, which a thread that is late does not change any more."""
+        """Return a copy. A thread that still hangs in a file may change the original later, but not the copy."""
         made = FileTree()
         made.files, made.names, made.links, made.errors = dict(self.files), dict(self.names), dict(self.links), dict(self.errors)
         made.silent = list(self.silent)
         return made
 
     def add(self, path: str, listed: bool) -> None:
-        """Add a file or a directory that was opened, what leads there, and what stands beside it or in it."""
+        """Add an opened path, the links that lead to it, the links and directories near it, and its names if it was listed."""
         real = self.place(path)
         parent = path.rpartition("/")[0]
         if parent not in ("", "/") and (at := self.place(parent)):
@@ -101,6 +101,7 @@ class FileTree:
         if stat.S_ISDIR(status.st_mode):
             self._look(real, every_name=listed)
         elif stat.S_ISREG(status.st_mode) and real not in self.files:
+            # Non-blocking, so that reading a file that waits for new data fails at once.
             try:
                 with open(os.open(sysroot() + real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:  # noqa: PTH123
                     self.files[real] = b"".join(iter(lambda: file.read(LARGEST_FILE), b""))[:LARGEST_FILE]
@@ -110,7 +111,7 @@ class FileTree:
             self.names.setdefault(real, False)
 
     def place(self, path: str) -> str | None:
-        """Return the real place of a path, and keep the links on the way; None where it is not there."""
+        """Return the resolved path below the root and record the links on the way. None if it does not exist."""
         done, rest = "", path.strip("/").split("/")
         for _ in range(LINKS * 4 + len(rest)):
             if not rest:
@@ -131,11 +132,12 @@ class FileTree:
                     self.names.setdefault(here, True)
                 continue
             if DESCRIPTOR.fullmatch(here):
-                if target.startswith("/dev/"):  # which other files a program has open is nobody's business
+                if target.startswith("/dev/"):  # other open files of a program are private
                     self.links[here] = target
                 return None
             if target.startswith("/"):
                 target = target.removeprefix(sysroot()) or "/"
+                # A target outside the recorded folders, or in our own descriptors, is not followed: only its name is kept.
                 if not target.startswith(ROOTS) or target.startswith("/proc/self/fd"):
                     if not _OF_PROCESS.match(here):
                         self.names.setdefault(here, False)
@@ -148,7 +150,7 @@ class FileTree:
         return None
 
     def _look(self, directory: str, every_name: bool) -> None:
-        """Keep the links and directories in a directory, and where it was listed all of its names."""
+        """Record the links and directories in a directory, and all of its names if ``every_name`` is set."""
         if (mark := f"{directory}{every_name}") in self._seen:
             return
         self._seen.add(mark)
@@ -167,14 +169,15 @@ class FileTree:
 
 
 class HeardChild:
-    """A command that goes on, whose lines are noted as it prints them.
+    """A long-running command that records its lines as it prints them.
 
     Args:
         child: The command.
-        run: Takes its lines, each with the seconds since the start and 1 for standard error, and its status where it ends by itself.
+        run: The record. It receives the lines, each with the seconds since the start and 1 for standard error, and the exit
+            status if the command ends by itself.
 
     Attributes:
-        process: What its user ends it by: itself.
+        process: The object that ends the command, which is this one, as in :class:`Child`.
     """
 
     def __init__(self, child: Child, run: dict[str, Any]) -> None:
@@ -188,16 +191,16 @@ class HeardChild:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, as far as was heard."""
+        """Whether the command has ended."""
         return self._child.process.ended
 
     @property
     def returncode(self) -> int:
-        """Its exit status, once it was left."""
+        """Its exit status, known when the ``with`` block is over."""
         return self._child.returncode
 
     def end(self) -> None:
-        """End it."""
+        """End the command."""
         self._by_itself = self._by_itself and self.ended
         self._child.process.end()
 
@@ -222,16 +225,16 @@ class HeardChild:
 
 
 class Recorder:
-    """The tap that records, and what listens to the opening of files.
+    """The tap that records calls, with an audit hook that notices opened files.
 
     Attributes:
-        found: By a command's name, where it was found.
-        may_run: By a command's path, whether this user may run it.
-        runs: Runs of commands, in their order.
-        installed: Whether NVML's file is there; None where nobody asked.
-        nvml: By vendor, calls of NVML or of a library of its form.
-        file_systems: By path, bytes used and left of the file system there.
-        opened: System paths that were opened or listed, with True for the latter.
+        found: Paths of commands by name.
+        may_run: Whether this user may run a command, by path.
+        runs: Runs of commands, in order.
+        installed: Whether NVML's library file exists. None if no backend checked it.
+        nvml: Calls of NVML or one of its clones, by vendor.
+        file_systems: Bytes used and available in file systems, by path.
+        opened: System paths that were opened (False) or listed (True).
     """
 
     moment = None
@@ -246,7 +249,7 @@ class Recorder:
         self.opened: dict[str, bool] = {}
 
     def __call__(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """Make a call and note its answer."""
+        """Make a call and record its answer."""
         name = call.__name__
         if name == "run":
             return self._run(call, arguments, options)
@@ -307,7 +310,7 @@ class Recorder:
                     path = path[len(root) :]
                     opened[path] = opened.get(path, False) or event != "open"
 
-        sys.addaudithook(hear)  # for as long as the process lives: there is no way to remove one
+        sys.addaudithook(hear)  # an audit hook cannot be removed: the flag makes it idle afterwards
         TAPS.append(self)
         try:
             yield
@@ -316,7 +319,8 @@ class Recorder:
             listening = False
 
     def tree(self) -> FileTree:
-        """Read what was opened, each file within a time: a driver may be stuck in one."""
+        """Read the opened files. A file that does not answer within ``PATIENCE`` is skipped, because its driver may hang."""
+        # The namespaces and the number of threads of a process are read by readlink and stat, which raise no audit event.
         for pid in {"1"} | {found[1] for path in self.opened if (found := _OF_PROCESS.match(path))}:
             for name, listed in (("ns/pid", False), ("ns/mnt", False), ("ns/cgroup", False), ("task", True)):
                 self.opened.setdefault(f"/proc/{pid}/{name}", listed)
@@ -328,7 +332,7 @@ class Recorder:
 
             def read(paths: list[tuple[str, bool]], done: SimpleQueue[str], late: Event) -> None:
                 for path, listed in paths:
-                    with suppress(OSError):  # it has gone since
+                    with suppress(OSError):  # it no longer exists
                         tree.add(path, listed)
                     if late.is_set():
                         return
@@ -347,13 +351,13 @@ class Recorder:
 
 
 class Bundle:
-    """What goes into the archive, by its name there.
+    """The contents of an archive.
 
     Attributes:
-        entries: Contents by name.
-        replaced: By kind, how many values have a stand-in.
-        left: Names that stand for something else in what vendors print, and were left.
-        silent: Files that gave no answer, and are left out.
+        entries: Contents by name in the archive.
+        replaced: Number of values that were replaced by pseudonyms, by kind.
+        left: Names that were not replaced, because they are ordinary words in vendors' output.
+        silent: Files that did not answer and are left out.
     """
 
     def __init__(self, entries: Mapping[str, bytes], replaced: Mapping[str, int], left: Iterable[str], silent: Iterable[str]) -> None:
@@ -363,7 +367,7 @@ class Bundle:
         self.silent = list(silent)
 
     def archive(self, name: str) -> bytes:
-        """Return the archive, in the form that its name says."""
+        """Return the archive as bytes, in the format of the name's suffix."""
         buffer = io.BytesIO()
         if name.endswith(".zip"):
             with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
@@ -379,28 +383,29 @@ class Bundle:
 
 
 def check_name(path: str) -> None:
-    """Refuse a name of an archive that does not say its form.
+    """Check that the name of an archive has a known suffix.
 
     Raises:
-        InvalidOptionError: It does not.
+        InvalidOptionError: It has none.
     """
     if not path.endswith(SUFFIXES):
         raise InvalidOptionError(f"{path!r} does not say which archive it is: give a name that ends in {', '.join(SUFFIXES)}")
 
 
 def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[str, Any], options: Mapping[str, Any]) -> Bundle:
-    """Put a bundle together, under stand-ins.
+    """Return the bundle of a recording, with pseudonyms in place of personal values.
 
     Args:
-        recorder: What was recorded.
-        readings: What was read meanwhile.
+        recorder: The recording.
+        readings: The readings taken during the recording.
         documents: Further texts and plain data, by name.
-        options: How it was read.
+        options: The options of the readings.
     """
     tree = recorder.tree()
     names = Pseudonyms()
     lines = [json.loads(reading.to_json()) for reading in readings]
     commands = {"found": recorder.found, "may_run": recorder.may_run, "runs": recorder.runs}
+    # All names are learned before the first one is replaced: a name in one file may be labelled as such only in another.
     _learn(names, tree, recorder, readings)
     for document in (*documents.values(), lines):
         names.learn((document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)).encode())
@@ -439,7 +444,7 @@ def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[st
 
 
 def _learn(names: Pseudonyms, tree: FileTree, recorder: Recorder, readings: Iterable[Snapshot]) -> None:
-    """Learn what names this machine, its devices and its users."""
+    """Teach ``names`` the names and ids of this machine, its devices, users and processes."""
     from accelmetrics.schemas.catalogue import CATALOGUE
 
     names.keep(metric.key for metric in CATALOGUE)
@@ -482,7 +487,7 @@ def _text(document: Any, indent: int | None = 1) -> bytes:
 
 
 def _content(names: Pseudonyms, path: str, content: bytes) -> bytes:
-    """Return what is told of a file."""
+    """Return the content of a file for the bundle: without environments and with masked command lines."""
     name = path.rpartition("/")[2] if path.startswith("/proc/") else ""
     if name == "environ":
         return b""
@@ -490,6 +495,6 @@ def _content(names: Pseudonyms, path: str, content: bytes) -> bytes:
         return names.mask(content)
     if name in ("stat", "status"):
         content = _NAME_OF_PROCESS.sub(lambda found: found[1] + names.mask(found[2]), content, count=1)
-    if name == "mountinfo":  # the rest says which disks and servers there are, and nobody asks for it
+    if name == "mountinfo":  # only cgroup mounts are read. The others name disks and servers.
         content = b"".join(_CGROUP.findall(content))
     return names.replace(content)

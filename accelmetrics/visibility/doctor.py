@@ -1,7 +1,6 @@
-"""What works on this machine, what does not, and what to do about it: the facts behind ``accelmetrics doctor``.
+"""The facts behind ``accelmetrics doctor``: backends and devices that work or fail on this machine, with reasons and advice.
 
-:func:`diagnose` opens everything anew, apart from the samplers of this process, reads it, and puts what came of it into
-plain records.
+:func:`diagnose` opens all sources independently of the samplers of this process, reads them, and returns plain records.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status, pci_address
 from accelmetrics.schemas.snapshot import Device, Snapshot, plain
 
+# Seconds between two readings, since rates need an interval. A metric that is still missing after the second reading is reported.
 SETTLE = 0.1
-"""Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
-"""Reasons under which a device that gives nothing is well all the same."""
+"""Reasons with which a device without values still counts as readable."""
 
+# NVIDIA, AMD, Google and Annapurna Labs (AWS). Their backends detect devices by their own rules and report the ones that they cannot read.
 OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1ae0", "0x1d0f"})
-"""Vendors whose accelerators a backend finds by rules of its own, and reads, or tells why not."""
 RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Intel GPU without the driver i915 or xe", ("8086:*:03",)),
     ("Intel NPU without the driver intel_vpu", ("8086:7d1d", "8086:ad1d", "8086:643e", "8086:b03e")),
@@ -45,18 +44,19 @@ RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("d-Matrix", ("1f82:*:12",)),
     ("Sapeon", ("1f56:*:12",)),
 )
-"""By name, PCI ids as :func:`find_pci` takes them. Where a vendor makes other things too, or has ids that are not published, the class
-decides: display (03) or processing accelerator (12)."""
+"""Known accelerators without a backend: a name, and PCI ids as :func:`find_pci` takes them.
+
+For a vendor with other products too, or with unpublished ids, the PCI class decides: display (03) or processing accelerator (12)."""
 
 
 class Gap(NamedTuple):
-    """Metrics that are missing for one reason.
+    """Metrics that are missing for the same reason.
 
     Attributes:
         reason: The reason, in one word.
-        detail: What exactly was said.
-        names: The metrics: names below the device's key, whole keys of the host.
-        advice: What to do about it; empty when nothing can be done.
+        detail: The exact message.
+        names: The metrics: names without the device's key, or full keys of the host.
+        advice: The remedy. Empty if there is none.
     """
 
     reason: str
@@ -66,20 +66,20 @@ class Gap(NamedTuple):
 
 
 class DeviceFinding(NamedTuple):
-    """One device.
+    """A device and its state.
 
     Attributes:
-        key: ``gpu.0``.
+        key: Its key: ``gpu.0``.
         name: The product name.
         uuid: The vendor's unique id.
         pci_bus_id: Its PCI address.
         driver_version: The driver's version.
-        readable: Whether it can be read; so is one that is at rest and gives nothing for that reason.
-        problem: Why it cannot; empty when it can.
-        advice: What to do about that.
-        metrics: How many metrics it gave.
-        gaps: Those that it did not give.
-        fabric: How it stands in the fabric that connects several machines' devices; empty when there is none.
+        readable: Whether it can be read. True also for an idle or suspended device that has no values for that reason.
+        problem: Why it cannot be read. Empty if it can.
+        advice: The remedy for the problem.
+        metrics: Number of metrics with a value.
+        gaps: Missing metrics.
+        fabric: Its state in the fabric that connects devices of several machines. Empty if there is none.
     """
 
     key: str
@@ -96,23 +96,23 @@ class DeviceFinding(NamedTuple):
 
 
 class BackendFinding(NamedTuple):
-    """One backend.
+    """A backend and its state.
 
     Attributes:
         name: Its name.
-        present: Whether detection found what it is for.
-        evidence: What detection found or missed, and what the open driver remarks on how it is read.
-        status: How it fared, as in ``snapshot.backends``.
-        source: What is read (``nvml``, ``rocm-smi``); empty while nothing is open.
-        expected_devices: How many devices detection knows of without the driver.
-        reason: The reason of what is wrong; empty when nothing is.
-        problem: The same in words.
-        advice: What to do about it.
-        open_seconds: How long opening took; None when it was not opened.
-        read_seconds: How long the reading took; None when there was none.
+        present: Whether detection found its hardware or software.
+        evidence: The findings of detection, and the open driver's remark about the way it reads.
+        status: Its status, as in ``snapshot.backends``.
+        source: The source that is read (``nvml``, ``rocm-smi``). Empty if none is open.
+        expected_devices: Number of devices that detection finds without the driver.
+        reason: The reason of a problem, in one word. Empty if there is none.
+        problem: The problem in words.
+        advice: The remedy.
+        open_seconds: Duration of opening. None if it was not opened.
+        read_seconds: Duration of the reading. None if there was none.
         devices: Its devices.
-        metrics: How many metrics it gave apart from its devices' (the host).
-        gaps: Those that it did not give, apart from its devices'.
+        metrics: Number of metrics with a value that belong to no device (the host).
+        gaps: Missing metrics that belong to no device.
     """
 
     name: str
@@ -132,28 +132,28 @@ class BackendFinding(NamedTuple):
 
     @property
     def broken(self) -> bool:
-        """Whether it is there, or was to be opened, and does not work, or not in full."""
+        """Whether it is present or requested, but does not work fully."""
         return self.status not in ("ok", "absent") or self.unreadable > 0
 
     @property
     def unreadable(self) -> int:
-        """How many devices are there and cannot be read.
+        """Number of devices that exist and cannot be read.
 
-        Where the driver does not open, they are those that the bus shows. One that no bus shows counts only if the driver
-        itself speaks of it: a library that is installed, or a plug-in that does not load, is no device.
+        If the driver does not open, these are the devices on the bus.
         """
         if self.devices:
             return sum(not device.readable for device in self.devices)
         if self.status not in ("failed", "timed_out") or not self.present:
             return 0
+        # A device that no bus shows counts if the driver itself failed. An installed library or a broken plug-in is no device.
         return self.expected_devices or int(self.reason not in ("", Reason.DRIVER_UNAVAILABLE))
 
 
 class UnreadDevice(NamedTuple):
-    """An accelerator that is on the PCI bus and that no backend reads.
+    """An accelerator on the PCI bus that no backend reads.
 
     Attributes:
-        name: The vendor and what it is; of a vendor that is not known, its PCI id.
+        name: The vendor and the product. For an unknown vendor, its PCI id.
         pci_bus_id: Its PCI address.
         pci_id: Vendor and device id: ``1da3:1020``.
     """
@@ -168,10 +168,10 @@ class SharedReadings(NamedTuple):
 
     Attributes:
         path: Their file.
-        pid: The process that reads, by its own number.
-        epoch: Each process that has read had another one, a higher one than the one before.
-        age_seconds: How old the newest reading is; None where there is none, or it is none of this release.
-        problem: Why the file cannot be read; empty where it can.
+        pid: The process that reads the devices, by its id in its own namespace.
+        epoch: The number of the reading process. Each new reading process has a higher one.
+        age_seconds: Age of the newest reading. None if there is none, or it comes from another release.
+        problem: Why the file cannot be read. Empty if it can.
     """
 
     path: str
@@ -182,15 +182,15 @@ class SharedReadings(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What was found out.
+    """The result of :func:`diagnose`.
 
     Attributes:
         hostname: The machine's name.
-        timestamp: When (RFC 3339, UTC).
+        timestamp: Time of the reading (RFC 3339, UTC).
         backends: The backends, in numbering order.
-        unread: Accelerators on the PCI bus that no backend reads; looked for where all backends are asked.
+        unread: Accelerators on the PCI bus that no backend reads. Empty unless all backends were examined.
         shared: Readings that processes of this machine share, as far as this user may see them.
-        kernel_log: Why Xid errors of NVIDIA's GPUs in the kernel's log cannot be read; empty where they can, or there are no such GPUs.
+        kernel_log: Why Xid errors of NVIDIA's GPUs cannot be read from the kernel's log. Empty if they can, or without GPUs of NVIDIA.
     """
 
     hostname: str
@@ -202,16 +202,16 @@ class Diagnosis(NamedTuple):
 
     @property
     def unreadable(self) -> int:
-        """How many devices are there and cannot be read."""
+        """Number of devices that exist and cannot be read."""
         return sum(backend.unreadable for backend in self.backends)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in new plain containers, ready for ``json``."""
+        """Return the diagnosis as new plain containers, ready for ``json``."""
         return {**plain(self), "unreadable": self.unreadable}
 
 
 def unread_devices() -> tuple[UnreadDevice, ...]:
-    """List the accelerators on the PCI bus that no built-in backend reads, by address; each once."""
+    """Return the accelerators on the PCI bus that no built-in backend reads, in order of address."""
     read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
     read |= {link_name(f"{path}/device") for row in BUILT_IN.values() for path in find_driven(row.drivers)}
     found: dict[str, str] = {}
@@ -229,8 +229,8 @@ def unread_devices() -> tuple[UnreadDevice, ...]:
 
 
 def shared_readings() -> tuple[SharedReadings, ...]:
-    """List the readings that processes of this user's jobs share, and those of a daemon."""
-    if sys.platform == "win32":  # nothing is shared there
+    """Return the shared readings of this user's jobs and of the daemon ``serve --share``."""
+    if sys.platform == "win32":  # there is no sharing on Windows
         return ()
     from accelmetrics.sampling.election import RING, job_directory
     from accelmetrics.sampling.node import DAEMON, DAEMON_FILES, SHARE_VARIABLE, trusted_in
@@ -263,11 +263,11 @@ def diagnose(
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     amd_source: str | None = None,
 ) -> Diagnosis:
-    """Detect, open and read everything, and say what came of it. The arguments are those of :func:`examine`.
+    """Detect, open and read all backends, and return a diagnosis. For the arguments see :func:`examine`.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, or a source of one, that does not exist.
+        InvalidOptionError: An option is invalid.
+        UnknownNameError: A backend, or a source of a backend, does not exist.
     """
     return examine(backends, timeout=timeout, open_timeout=open_timeout, amd_source=amd_source)[0]
 
@@ -279,23 +279,24 @@ def examine(
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     amd_source: str | None = None,
 ) -> tuple[Diagnosis, Snapshot]:
-    """Return what :func:`diagnose` says, and the reading that it says it of.
+    """Return the diagnosis of this machine, and the reading behind it.
 
     Args:
-        backends: Names, or backend objects; all that are registered when left out. One named here is opened whatever
-            detection says.
+        backends: Names or objects of the backends. By default all registered ones. A named backend is opened even if
+            detection finds nothing.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds to wait for sources that are still opening.
-        amd_source: The one source to read AMD's GPUs from.
+        amd_source: The only source to read AMD's GPUs from.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, or a source of one, that does not exist.
+        InvalidOptionError: An option is invalid.
+        UnknownNameError: A backend, or a source of a backend, does not exist.
     """
     options = checked(timeout=timeout, open_timeout=open_timeout)
     backends = items_of(backends)
     chosen = pinned(select(backends), {"amd": amd_source})
-    shared = shared_readings()  # before sources are opened: while a vendor's library hangs in loading, nothing can be imported
+    # Before sources are opened: this imports modules, and no import works while a vendor's library hangs in loading.
+    shared = shared_readings()
     engine = ThreadEngine(SourceRegistry(), chosen, named(backends), options)
     try:
         snapshot = engine.sample()
@@ -304,7 +305,7 @@ def examine(
             snapshot = engine.sample()
         pairs = zip(snapshot.backends, engine.readers, strict=True)
         findings = tuple(_backend(snapshot, status, reader) for status, reader in pairs)
-        listed = {pci_address(device.pci_bus_id) for device in snapshot.devices}  # by a plug-in, say
+        listed = {pci_address(device.pci_bus_id) for device in snapshot.devices}  # also by plug-ins, which have no row in BUILT_IN
         unread = [device for device in unread_devices() if device.pci_bus_id not in listed] if backends is None else ()
         log = unreadable() if any(one.name == "nvidia" and one.status != "absent" for one in findings) else ""
         return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared, log), snapshot
@@ -314,13 +315,13 @@ def examine(
 
 def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) -> BackendFinding:
     source = reader.source
-    wrong = Unavailable("")  # why there is nothing to read at all; what is wrong with single devices stands with them
+    wrong = Unavailable("")  # a problem of the whole backend. Problems of single devices are in their findings.
     tried = status.status != "absent" or source.open_seconds is not None
     if status.status != "ok" and tried and not source.devices:
         failure = source.failure or reader.failures.get("")
         reason = Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR
         wrong = Unavailable(reason, status.detail) if failure is None else failure.why
-    # A driver's ``remark`` says why a better source is not used, or that it is experimental.
+    # A driver's optional ``remark`` says why a better source is not used, or that the backend is experimental.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
     own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}
     return BackendFinding(
@@ -342,7 +343,10 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
 
 
 def _advice(wrong: Unavailable, source: ManagedSource) -> str:
-    """Say what to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
+    """Return the advice of detection, then the advice for the failure.
+
+    Detection's advice (about devices missing in a container, for example) applies whether or not the driver works.
+    """
     detected = source.detection.advice
     told = source.failure.advice if source.failure is not None else ""
     if not told and (not detected or wrong.reason == Reason.TIMED_OUT):
@@ -355,7 +359,8 @@ def _advice(wrong: Unavailable, source: ManagedSource) -> str:
 def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     gaps = _gaps(device.unavailable)
     wrong, advice = (None, "") if failure is None else (failure.why, failure.advice)
-    # A lost device still has its counts from the kernel's log. A counter whose rate waits for another reading has been read.
+    # A rate without a value needs another reading, but its counter was read. So the device is readable. A lost device is not, although
+    # it still has its counts from the kernel's log.
     lost = failure is not None and failure.why.reason == Reason.DEVICE_LOST
     if not lost and (device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps)):
         wrong = None
@@ -380,7 +385,7 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
 
 
 def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:
-    """Put together what is missing by reason and words."""
+    """Group missing metrics by reason and message."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
         names.setdefault((str(why.reason), why.detail), []).append(name)

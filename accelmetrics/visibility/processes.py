@@ -1,11 +1,11 @@
-"""``accelmetrics.processes()``: the processes on the devices, with what the system says of each beside what the driver says.
+"""``accelmetrics.processes()``: the processes on the devices, with facts from the driver and from the operating system.
 
-The driver's part comes with the snapshot. User, command, start and cgroup are read here, from the ``/proc`` below ``ACCELMETRICS_SYSROOT``
-(elsewhere than on Linux through psutil), once a process. What cannot be read has its reason.
+The driver's facts come with the snapshot. User, command, start time and cgroup are read here from the ``/proc`` below
+``ACCELMETRICS_SYSROOT`` (by psutil outside Linux), once for each process. A fact that cannot be read has a reason.
 
-A process is the one that has the driver's number in that ``/proc``, where that is certain (`DriverNumbers`): in a container without the
-host's processes another one may have the number. It is taken for another one too, and nothing is said of it, if it was started after the
-snapshot, or if the snapshot is of another machine.
+The driver's process id is looked up in that ``/proc`` only if it certainly means the same process there (`DriverNumbers`): in a container
+without the host's processes, another process may have the id. A process that started after the snapshot is another one too. Nothing is
+reported about it, nor about the processes of a snapshot from another machine.
 """
 
 from __future__ import annotations
@@ -37,56 +37,57 @@ from accelmetrics.schemas.record import ProcessLabels
 from accelmetrics.schemas.snapshot import Snapshot, own_processes, plain, reason_entry, rfc3339_second
 
 WHOLE_HIERARCHY = "cgroup:[4026531835]"
-"""The cgroup namespace in which paths begin at the root; the kernel's own constant (``PROC_CGROUP_INIT_INO``)."""
+"""The initial cgroup namespace, where paths begin at the root. Its number is the kernel's constant ``PROC_CGROUP_INIT_INO``."""
+# Seconds by which a computed start may be late: the kernel gives the time of boot in whole seconds.
 SLACK = 2.0
-"""Seconds by which a start may seem later than it was: when the system was booted is known to the second."""
 LOOKED_UP = 5.0
-"""Seconds for which what the system says of the same processes is believed."""
+"""Seconds for which an answer about the same processes is reused."""
 PATIENCE = 0.5
-"""Seconds that the system is waited for."""
+"""Seconds to wait for the system's answer."""
 NOT_SAID = "the driver does not say"
 SEEN_FROM_INSIDE = "the system shows its cgroup as seen from this container"
 RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
-"""By what stands before a container's id in a cgroup's name, the runtime."""
+"""The runtime for each word that precedes a container's id in a cgroup's name."""
 _CONTAINER = re.compile(rf"(?:^|[/:])(?<!libpod_parent/)(?:({'|'.join(RUNTIMES)})[-:/])?([0-9a-f]{{64}})(?:\.scope)?(?=/|$)")
 _POD = re.compile(r"kubepods.*[-/]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)")
 _SLURM = re.compile(r"slurm[^/]*/(?:uid_\d+/)?job_(\d+)(?:/step_([^/]+))?")
 _UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 _BOOT = re.compile(r"^btime (\d+)", re.MULTILINE)
+# Indices of the fields of /proc/PID/stat, counted behind the name.
 _STATE, _STARTED = 0, 19
-"""Places behind the name in ``/proc/PID/stat``."""
 _JOBS = ("container", "pod", "slurm_job")
 _SYSTEMS_PART = ("user", "command", "started", *_JOBS, "runtime", "slurm_step")
 LABELS = ("user", *_JOBS, "runtime", "slurm_step")
-"""Fields that may be labels of a process in exporters."""
+"""Fields that exporters may add as labels of a process. The command is left out, since it may hold secrets."""
 _DRIVERS_PART = ("memory_bytes", "utilization", "memory_utilization")
 DEEPEST, MOST_BELOW = 32, 256
-"""Processes above and below one, at most."""
+"""Bounds for the ancestors and the descendants of a process."""
 T = TypeVar("T")
 
 
 class ProcessInfo(NamedTuple):
-    """One process on one device, or one above such a process.
+    """A process on a device, or an ancestor of one.
 
-    Where a field is None, ``unavailable`` says why; of those about containers and jobs, None without a reason is an answer: in none.
+    If a field is None, ``unavailable`` has the reason. A field about a container or job that is None without a reason means that
+    the process is in none.
 
     Attributes:
-        device: The device's key; empty for a process above, which is not on a device itself.
-        pid: The process's number, as the driver gives it.
-        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
+        device: The device's key. Empty for an ancestor, which uses no device itself.
+        pid: Its process id, as the driver reports it.
+        type: ``compute``, ``graphics`` or ``compute+graphics``. Empty if the driver does not report it.
         memory_bytes: Device memory that it holds, in bytes.
         utilization: Share of the device's compute time, in percent.
         memory_utilization: Share of the memory controller's time, in percent.
-        user: The name of its user, the number where that has no name.
-        command: Its command line, the words separated by spaces; a thread of the kernel's has its name, in brackets.
-        started: When it was started (RFC 3339, UTC).
-        container: The id of its container, the innermost one.
-        runtime: Which made it, by the cgroup's name: ``docker``, ``containerd``, ``cri-o``, ``podman``; empty where that has no name.
+        user: The name of its user, or the user id if it has no name.
+        command: Its command line, with words separated by spaces. For a kernel thread, its name in brackets.
+        started: Time of its start (RFC 3339, UTC).
+        container: The id of its innermost container.
+        runtime: The container's runtime, from the cgroup's name: ``docker``, ``containerd``, ``cri-o``, ``podman``. Empty if unnamed.
         pod: The uid of its Kubernetes pod.
         slurm_job: The id of its Slurm job.
-        slurm_step: The step in that: a number, ``batch``, ``extern``, ``interactive``.
-        parents: The processes above it, the nearest first; empty unless asked for.
-        unavailable: By field, why it is None, in words.
+        slurm_step: The step in the job: a number, ``batch``, ``extern``, ``interactive``.
+        parents: Its ancestors, the parent first. Empty unless requested.
+        unavailable: Why a field is None, by field.
     """
 
     device: str
@@ -112,11 +113,11 @@ class ProcessListing(NamedTuple):
 
     Attributes:
         timestamp: When the devices were read (RFC 3339, UTC).
-        hostname: The machine.
-        processes: By device in the devices' order, then by memory, the largest first.
-        parents: The processes above those, each once, that are on no device; empty unless asked for.
-        idle: Devices that no process uses, by key.
-        unlisted: By device key, why its processes are not known.
+        hostname: The machine's name.
+        processes: The processes, ordered by device and then by memory, the largest first.
+        parents: Ancestors that use no device, each once. Empty unless requested.
+        idle: Keys of devices that no process uses.
+        unlisted: Why the processes of a device are not known, by device key.
     """
 
     timestamp: str
@@ -127,24 +128,24 @@ class ProcessListing(NamedTuple):
     unlisted: Mapping[str, Unavailable]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in new plain containers, ready for ``json``."""
+        """Return the listing as new plain containers, ready for ``json``."""
         return {**plain(self), "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()}}
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the whole as text, on one line unless ``indent`` is given."""
+        """Return the listing as JSON text, on one line unless ``indent`` is given."""
         import json
 
         return json.dumps(self.to_dict(), indent=indent)
 
 
 def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
-    """List the processes on a snapshot's devices, with what the system says of them now.
+    """Return the processes on a snapshot's devices, with current facts from the operating system.
 
-    Of a device whose partitions (MIG instances) list their processes, those lists count.
+    If the partitions of a device (MIG instances) list their processes, these lists count instead of the device's.
 
     Args:
         snapshot: A recent reading of this machine.
-        parents: Whether the processes above each are wanted too.
+        parents: Whether to add the ancestors of each process.
     """
     told = own_processes(snapshot)
     uses = [
@@ -176,11 +177,10 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
 
 
 class SystemLookup(Generic[T]):
-    """An answer of the system about processes, asked for again every few seconds while the question is the same.
+    """A cached answer of the system about processes. The same question is asked again after ``LOOKED_UP`` seconds."""
 
-    The kernel may not answer about a process for as long as a driver hangs in it. So it is asked on a thread of its own and waited for a
-    moment: after that, what it said before stands. At most one thread is kept by it.
-    """
+    # While a driver hangs in a process, the kernel may not answer about that process. So another thread asks, and the caller waits for
+    # ``PATIENCE`` seconds at most. After that the previous answer is used. At most one thread hangs.
 
     def __init__(self) -> None:
         self._latest: tuple[object, T] | None = None
@@ -188,11 +188,11 @@ class SystemLookup(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def answer(self, question: object, ask: Callable[[], T]) -> T | None:
-        """Return the answer; that of before where the system does not answer now, None where it never did.
+        """Return the answer. If the system does not answer in time, the previous answer, or None if there is none.
 
         Args:
-            question: Another one is asked at once.
-            ask: Asks the system.
+            question: The key of the cached answer. A new question is asked at once.
+            ask: Asks the system, on another thread.
         """
         known, asking = self._latest, self._thread is not None and self._thread.is_alive()
 
@@ -208,23 +208,23 @@ class SystemLookup(Generic[T]):
 
 
 class ProcessLookup(SystemLookup[ProcessListing]):
-    """The processes on the latest readings' devices, with what the system says of them."""
+    """A cached listing of the processes on the devices of the latest reading."""
 
     def listing(self, snapshot: Snapshot) -> ProcessListing | None:
-        """Return the processes; those of before where the system does not answer now, None where it never did."""
+        """Return the processes. If the system does not answer in time, the previous listing, or None if there is none."""
         pids = frozenset(use.pid for found in snapshot.processes.values() for use in found)
         return self.answer(pids, lambda: processes(snapshot))
 
 
 class ProcessDetails(NamedTuple):
-    """What the system says of one process that was asked about.
+    """The process tree and environment of a process.
 
     Attributes:
-        pid: The process's number, as the driver gives it.
-        here: Its number in the ``/proc`` that we read; 0 where that is not known.
-        tree: The processes above it from the outermost on, itself, and those below it, each with how deep it stands.
-        environment: Its variables as it was started with them; empty unless asked for.
-        why: Why nothing of that is known, or the environment is not; empty where all is.
+        pid: Its process id, as the driver reports it.
+        here: Its process id in our ``/proc``. 0 if it is not known.
+        tree: Its ancestors from the outermost on, itself and its descendants, each with its depth.
+        environment: The variables with which it was started. Empty unless requested.
+        why: Why the process or its environment is not known. Empty if both are.
     """
 
     pid: int
@@ -235,12 +235,12 @@ class ProcessDetails(NamedTuple):
 
 
 def process_details(snapshot: Snapshot, pid: int, *, environment: bool = False) -> ProcessDetails:
-    """Ask the system for the tree of one process on a snapshot's devices.
+    """Return the process tree of a process on a snapshot's devices.
 
     Args:
         snapshot: A recent reading of this machine.
-        pid: The process's number, as the driver gives it.
-        environment: Whether its environment is wanted too, which may hold secrets.
+        pid: The process id, as the driver reports it.
+        environment: Whether to add its environment, which may hold secrets.
     """
     uses = [(key, use) for key, found in snapshot.processes.items() for use in found if use.pid == pid]
     if snapshot.hostname != hostname():
@@ -264,7 +264,7 @@ def process_details(snapshot: Snapshot, pid: int, *, environment: bool = False) 
 
 
 def _downwards(depths: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return processes with their depths, each behind its parent."""
+    """Return the processes with their depths in the order of a tree: each one behind its parent and the parent's earlier children."""
     order: list[tuple[int, int]] = []
     for one, depth in depths.items():
         status = read_status(one)
@@ -279,16 +279,16 @@ def _downwards(depths: Mapping[int, int]) -> list[tuple[int, int]]:
 
 
 def process_labels(names: Iterable[str]) -> ProcessLabels:
-    """Make what tells exporters whose the processes are, from the system that the reading is of.
+    """Return a function that looks up the labels of processes for exporters.
 
     Args:
-        names: Which labels: of ``user``, ``container``, ``runtime``, ``pod``, ``slurm_job``, ``slurm_step``.
+        names: The labels, from ``user``, ``container``, ``runtime``, ``pod``, ``slurm_job``, ``slurm_step``.
 
     Returns:
-        A function of a reading and numbers of processes. It gives what could be read, and nothing in place of the rest.
+        A function of a reading and process ids. It returns the labels of each process by its id, without labels that cannot be read.
 
     Raises:
-        UnknownNameError: One is none of them. A command line is not, which may hold secrets.
+        UnknownNameError: A name is no label. The command line is none, because it may hold secrets.
     """
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
@@ -303,7 +303,7 @@ def process_labels(names: Iterable[str]) -> ProcessLabels:
         told: dict[int, dict[str, str]] = {}
         for process in _about(snapshot, uses, SystemReader()):
             labels = {name: value for name in wanted if (value := getattr(process, name))}
-            # Devices of two vendors may list two processes under one number.
+            # Drivers of two vendors may report two processes with the same id. Only labels that both share are certain.
             told[process.pid] = {name: value for name, value in labels.items() if told.get(process.pid, labels).get(name) == value}
         return told
 
@@ -311,7 +311,7 @@ def process_labels(names: Iterable[str]) -> ProcessLabels:
 
 
 def located(snapshot: Snapshot, uses: Iterable[tuple[str, DeviceProcess]]) -> list[int | str]:
-    """Find the number in ``/proc`` of each process on each device; why it is not known, in words, where that is not certain.
+    """Return the id in ``/proc`` of each process, or the reason in words why it is not certain.
 
     Args:
         snapshot: A reading of this machine.
@@ -327,7 +327,7 @@ def located(snapshot: Snapshot, uses: Iterable[tuple[str, DeviceProcess]]) -> li
 
 
 def _about(snapshot: Snapshot, uses: Sequence[tuple[str, DeviceProcess]], system: SystemReader, parents: bool = False) -> list[ProcessInfo]:
-    """Describe the process of each use without its device, each once; it has the driver's number."""
+    """Return the system's facts about the process of each use, with the driver's id and no device. Each process is read once."""
     made: dict[int, ProcessInfo] = {}
     about = []
     for found, (_, use) in zip(located(snapshot, uses), uses, strict=True):
@@ -342,7 +342,7 @@ def _unknown(pid: int, why: str) -> ProcessInfo:
 
 
 class SystemReader:
-    """What the system says of processes, for one listing: what several of them share is read once."""
+    """A reader of the system's facts about processes, for one listing. Facts that several processes share are read once."""
 
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
@@ -350,12 +350,12 @@ class SystemReader:
         self._whole_hierarchy = namespace_of("self", "cgroup") in {"", WHOLE_HIERARCHY}
 
     def look_up(self, pid: int, seen: float = math.inf, parents: bool = False) -> ProcessInfo:
-        """Describe a process without its device.
+        """Return the system's facts about a process, without a device.
 
         Args:
-            pid: Its number in the mounted ``/proc``.
-            seen: When it was seen, in seconds since 1970; one that was started later is another one.
-            parents: Whether the processes above it are wanted too.
+            pid: Its id in the mounted ``/proc``.
+            seen: When the driver listed it, in seconds since 1970. A process that started later is another one.
+            parents: Whether to add its ancestors.
         """
         if not is_visible(pid):
             return _unknown(pid, f"process {pid} has ended")
@@ -370,6 +370,7 @@ class SystemReader:
                 missing[field] = _why(pid, error)
         try:
             known |= membership(read_once(f"/proc/{pid}/cgroup").decode("utf-8", "replace"))
+            # Inside a cgroup namespace the path lacks its outer part. Then no job in the path does not mean that there is none.
             missing |= {} if self._whole_hierarchy else {field: SEEN_FROM_INSIDE for field in _JOBS if field not in known}
         except OSError as error:
             missing |= dict.fromkeys(_JOBS, _why(pid, error))
@@ -395,7 +396,8 @@ class SystemReader:
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """Read the name of a process, and what stands behind the name in its ``stat``."""
+    """Read ``/proc/PID/stat``: the name of a process, and the fields behind the name."""
+    # The name may contain spaces and parentheses itself, so the last parenthesis ends it.
     head, end, rest = read_once(f"/proc/{pid}/stat").decode("utf-8", "replace").rpartition(")")
     if not end:
         raise ValueError("/proc/PID/stat has no name")
@@ -407,13 +409,13 @@ def _command(pid: int) -> str:
     if any(words):
         return " ".join(words)
     name, rest = _stat(pid)
-    if rest[_STATE] == "Z":
+    if rest[_STATE] == "Z":  # a zombie has ended, and has no command line for that reason
         raise ProcessLookupError
     return f"[{name}]"
 
 
 def _user_name(uid: int) -> str:
-    """Return the name that the system below ``ACCELMETRICS_SYSROOT`` has for a user, else the number."""
+    """Return the name of a user on the system below ``ACCELMETRICS_SYSROOT``, or the user id if it has no name."""
     if sysroot():
         entries = (line.split(":") for line in (read_text("/etc/passwd") or "").splitlines())
         return next((entry[0] for entry in entries if entry[2:3] == [str(uid)]), str(uid))
@@ -440,7 +442,7 @@ def _ask_psutil(field: str, pid: int) -> Any:
 
 
 def membership(text: str) -> dict[str, str]:
-    """Parse ``/proc/PID/cgroup``, of v1 or v2: what its paths tell of container, pod and Slurm job, by field."""
+    """Parse ``/proc/PID/cgroup`` of cgroup v1 or v2. Return the container, pod and Slurm job in its paths, by field."""
     found: dict[str, str] = {}
     for path in (line.split(":", 2)[-1] for line in text.splitlines()):
         containers, pod, job = _CONTAINER.findall(path), _POD.search(path), _SLURM.search(path)
@@ -458,7 +460,7 @@ def membership(text: str) -> dict[str, str]:
 
 
 def _why(pid: int, error: Exception) -> str:
-    """Say why something of a process is not known."""
+    """Return the reason, in words, why a fact about a process is not known."""
     if isinstance(error, PermissionError):
         return f"process {pid} belongs to another user, and this one may not look into it"
     if isinstance(error, ProcessLookupError) or (isinstance(error, FileNotFoundError) and not is_visible(pid)):

@@ -1,7 +1,7 @@
-"""A bundle in a machine's place: its files below ``ACCELMETRICS_SYSROOT``, its commands and NVML answered from what was recorded.
+"""Replay of a bundle in a machine's place: its files below ``ACCELMETRICS_SYSROOT``, recorded answers of commands and of NVML.
 
-An archive comes from somebody else. It is read within bounds of size, number and depth, holds plain files only, nothing of it is ever
-written outside of a new directory, and no link in that leads out of it.
+An archive comes from somebody else and is not trusted. Its size, number of files and depth are bounded, it holds plain files only, it is
+written only into a new directory, and no link in there leads out of it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _SYSTEM = re.compile(r"/(?:sys|proc|dev|usr/share|opt/amdgpu)(?:/[^/\0]+)*")
 
 
 def read_archive(path: str) -> dict[str, bytes]:
-    """Read the files of an archive.
+    """Read the files of an archive, by name.
 
     Raises:
-        DocumentError: It is not there, no archive, or one that nobody would have made.
+        DocumentError: The archive does not exist, is damaged, or exceeds the bounds of a bundle.
     """
 
     def refuse(why: str) -> NoReturn:
@@ -86,11 +86,12 @@ def read_archive(path: str) -> dict[str, bytes]:
         if packed[:2] == b"PK":
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 for info in archive.infolist():
-                    if info.external_attr >> 28 not in (0, 8) or info.is_dir():
+                    if info.external_attr >> 28 not in (0, 8) or info.is_dir():  # the Unix file type: none, or a regular file
                         refuse(f"{info.filename!r} in it is no plain file")
                     with archive.open(info) as entry:
                         take(info.filename, entry.read)
         elif packed[:2] == b"\x1f\x8b":
+            # Unpacked as a whole with its own bound, because take() does not count the headers of tar.
             with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
                 unpacked = stream.read(2 * MOST_BYTES + 1)
             if len(unpacked) > 2 * MOST_BYTES:
@@ -113,20 +114,20 @@ def read_archive(path: str) -> dict[str, bytes]:
 
 
 class Recording:
-    """What a bundle holds, checked.
+    """The checked contents of a bundle.
 
     Args:
         path: The archive.
 
     Attributes:
         pid: The process that recorded it.
-        nvml: By vendor, NVML or a library of its form as it answered.
-        hostname: The stand-in for the machine's name.
-        file_systems: By path, bytes used and left of the file system there.
-        options: How it was read, by option.
+        nvml: Recorded answers of NVML or one of its clones, by vendor.
+        hostname: The pseudonym of the machine's name.
+        file_systems: Bytes used and available in file systems, by path.
+        options: The options of the recorded readings.
 
     Raises:
-        DocumentError: It is no bundle.
+        DocumentError: The archive is no bundle.
     """
 
     def __init__(self, path: str) -> None:
@@ -184,10 +185,10 @@ class Recording:
         return found if isinstance(found, dict) else self._refuse(f"{name} in it is no object")
 
     def unpack(self, directory: str) -> None:
-        """Write the files below a new, empty directory.
+        """Write the files of the bundle below a new, empty directory.
 
         Raises:
-            DocumentError: Some of them would lie elsewhere, or cannot be written.
+            DocumentError: A file or link would lie outside of it, or cannot be written.
         """
         root = os.path.realpath(directory)
         prefix = FILES + "/"
@@ -207,9 +208,9 @@ class Recording:
                 Path(root + name).parent.mkdir(parents=True, exist_ok=True)
                 Path(root + name).write_bytes(content)
             for name in self.errors:
-                with suppress(FileNotFoundError):  # its directory is not there
+                with suppress(FileNotFoundError):  # its directory is not part of the bundle
                     Path(root + name).touch()
-            # Links come last, so that nothing is written through one; where each leads is known when all of them are there.
+            # Links come last, so that no file is written through one. Their targets are checked when all of them exist.
             for name in self.links:
                 Path(root + name).parent.mkdir(parents=True, exist_ok=True)
             for name, target in self.links.items():
@@ -223,7 +224,7 @@ class Recording:
                     self._refuse(f"the link {name!r} in it leads out of it")
             ours = Path(f"{root}/proc/{os.getpid()}")
             if Path(f"{root}/proc/{self.pid}").is_dir() and not os.path.lexists(ours):
-                ours.symlink_to(str(self.pid))  # what reads about itself reads about the process that recorded
+                ours.symlink_to(str(self.pid))  # code that reads about this process reads about the recording one
         except (OSError, ValueError) as error:
             if isinstance(error, DocumentError):
                 raise
@@ -231,10 +232,10 @@ class Recording:
 
 
 class PlayedChild:
-    """A command that goes on, as it was heard: its lines at the same pace, over and over where it had not ended.
+    """A recorded long-running command. It prints its lines at the recorded pace, and repeats them if it had not ended.
 
     Attributes:
-        process: What its user ends it by: itself.
+        process: The object that ends the command, which is this one, as in :class:`Child`.
         ended: Whether it has ended by itself.
         returncode: Its exit status.
     """
@@ -259,11 +260,11 @@ class PlayedChild:
         self.end()
 
     def end(self) -> None:
-        """Have it print nothing more."""
+        """End the command: it prints no more lines."""
         self._left.set()
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Give the lines, and nothing every ``GLANCE`` seconds between."""
+        """Yield the lines, and empty output every ``GLANCE`` seconds in between, as :meth:`Child.read` does."""
         last = 0.0
         while not self._left.is_set():
             for seconds, stream, line in self._lines:
@@ -283,10 +284,10 @@ class PlayedChild:
 
 
 class Player:
-    """The tap that answers from a recording.
+    """The tap that answers calls from a recording.
 
     Attributes:
-        moment: When it began to, on the monotonic clock.
+        moment: The start of the replay, on the monotonic clock.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -295,7 +296,7 @@ class Player:
         self._times: Counter[tuple[str, ...]] = Counter()
 
     def __call__(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """Answer a call."""
+        """Return the recorded answer of a call."""
         name, recording = call.__name__, self._recording
         if name == "find":
             return recording.found.get(arguments[0])
@@ -313,6 +314,7 @@ class Player:
             return recording.file_systems[arguments[0]]
         if name == "load_nvml":
             return self._loaded(arguments[0])
+        # A call without a record never reaches this machine, whose answer would be mixed into the replay.
         raise OSError(errno.ENOENT, f"{arguments[0]}: {os.strerror(errno.ENOENT)}")
 
     def _loaded(self, maker: Maker) -> ReplayedLibrary | None:
@@ -323,7 +325,7 @@ class Player:
         return library if library is not None and library.was_used else None
 
     def _next(self, argv: list[str]) -> Mapping[str, Any]:
-        """Return the run of a command that is next: the first run first, and from the last on that one."""
+        """Return the next recorded run of a command, and the last one again when all were returned."""
         runs = [run for run in self._recording.runs if run["argv"] == argv]
         if not runs:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the bundle has no run of {' '.join(argv)}")
@@ -356,7 +358,7 @@ def _seconds(value: object) -> float:
 
 @contextmanager
 def replaying(recording: Recording) -> Iterator[None]:
-    """Have a recording answer in this machine's place while the block runs.
+    """Replay a recording in this machine's place while the ``with`` block runs.
 
     Raises:
         DocumentError: Its files cannot be unpacked.
@@ -372,13 +374,14 @@ def replaying(recording: Recording) -> Iterator[None]:
         errors = {root + name: number for name, number in recording.errors.items()}
 
         def fail(event: str, arguments: tuple[Any, ...]) -> None:
-            """Have a file fail to be opened as it failed to be read: the system would let root read any."""
+            """Raise the recorded error when a file is opened that could not be read."""
+            # File modes would not do: root may read any file.
             if errors and event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(directory):
                 number = errors.get(os.path.realpath(arguments[0]))
                 if number is not None:
                     raise OSError(number, os.strerror(number), arguments[0])
 
-        sys.addaudithook(fail)  # for as long as the process lives: there is no way to remove one
+        sys.addaudithook(fail)  # an audit hook cannot be removed: without errors it is idle
         TAPS.append(player := Player(recording))
         try:
             yield
