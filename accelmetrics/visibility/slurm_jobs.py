@@ -1,14 +1,14 @@
-"""Which devices Slurm gave a job, and the files of jobs and their devices: our own, and those of DCGM's exporter.
+"""The devices that Slurm gives a job, and files of jobs with their devices: our own files and the ones of DCGM's exporter.
 
-Ours is ``<job>.json``, which Prolog and Epilog write and remove, with the job's UUIDs, PCI addresses, or minor numbers where no UUID was
-found. A job that has ended stays there with the moment of its end until its Epilog has its summary. In DCGM's folder a file is called after
-the number that NVIDIA's driver gives a GPU (``0``, ``2.1`` for a GPU instance) and has a job's id on each line.
+Our file is ``<job>.json``. Prolog writes it and Epilog removes it. It lists the job's devices by UUID or PCI address, or by minor number
+if the UUID is not known. A job that has ended stays in the folder, with the time of its end, until its Epilog has its summary. In DCGM's
+folder, a file is named after the number of a GPU in NVIDIA's driver (``0``, or ``2.1`` for a GPU instance) and has a job's id on each line.
 
-Only files of root and of this user are believed: the labels go to everyone's dashboards.
+Only files of root and of this user are trusted, because the labels go to everyone's dashboards.
 
-What Prolog is told in ``SLURM_JOB_GPUS`` are positions in the node's list of GPUs. That list is in ``gres.conf``, as device files; where it
-names none (``AutoDetect``), it has the GPUs of the node in the order of their device files. The device file's number, which is no number of
-NVML's, is looked up in ``/proc/driver/nvidia`` or ``/sys/class/drm``. No driver is loaded.
+``SLURM_JOB_GPUS`` in Prolog has positions in the node's list of GPUs. This list is in ``gres.conf``, as device files. If ``gres.conf``
+names no files (``AutoDetect``), the list has the GPUs of the node in the order of their device files. The number in a device file's name
+is not NVML's index. It is looked up in ``/proc/driver/nvidia`` or ``/sys/class/drm``. No driver is loaded.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from accelmetrics.schemas.identity import pci_address
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
 
 INTERVAL = 0.5
-"""Seconds between two looks at the files: how late a job's beginning and end may be noticed."""
+"""Seconds between two reads of the files. The start and end of a job are noticed with this delay."""
 VERSION = 1
 LARGEST_FILE = 64 * 1024
 MOST_FILES = 4096
 MOST_LINKS = 40
 LONGEST_LABEL = 128
 LABELS = {"user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "cluster": "SLURM_CLUSTER_NAME"}
-"""What is told of a job, and the variable of Prolog that says it."""
+"""Labels of a job, and the variable of Prolog with each value."""
 
 PROC_NVIDIA = "/proc/driver/nvidia/gpus"
 DRM = "/sys/class/drm"
 AMD = "0x1002"
 GRES = ("/run/slurm/conf/gres.conf", "/etc/slurm/gres.conf", "/etc/slurm-llnl/gres.conf")
-"""Where ``gres.conf`` is, unless it is beside the file that ``SLURM_CONF`` names."""
+"""Places of ``gres.conf``, after the folder of the file that ``SLURM_CONF`` names."""
 LARGEST_CONF = 1024 * 1024
 MOST_DEVICES = 1024
 UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,90}", re.ASCII)
@@ -64,15 +64,15 @@ _GPU_FILE = re.compile(r"\d{1,4}(\.\d{1,4})?", re.ASCII)
 
 
 class Job(NamedTuple):
-    """One job on this machine.
+    """A job on this machine.
 
     Attributes:
         job_id: Its id.
-        scheduler: What gave it the devices.
-        labels: What else is told of it: ``user``, ``partition``, ``account``, ``cluster``.
-        devices: What it was given.
+        scheduler: The scheduler that gave it the devices.
+        labels: Further labels: ``user``, ``partition``, ``account``, ``cluster``.
+        devices: The devices that it was given.
         began: When its Prolog ran, in seconds since 1970.
-        ended: When its Epilog ran; None until then.
+        ended: When its Epilog ran, in seconds since 1970. None until then.
     """
 
     job_id: str
@@ -84,7 +84,7 @@ class Job(NamedTuple):
 
     @property
     def claim(self) -> Claim:
-        """What it holds."""
+        """The job's claim on its devices."""
         return "job", {"scheduler": self.scheduler, "job_id": self.job_id, **self.labels}, self.devices
 
 
@@ -93,22 +93,21 @@ class Job(NamedTuple):
 
 @contextmanager
 def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
-    """Open a directory in which root may work though others may write beside it: the daemon's user owns ``/run/accelmetrics``.
+    """Open a directory safely for root, even if another user may write to its parent directories.
 
-    A link is followed only where it and the directory that it is in belong to root or this user, as ``/var/run`` does: nobody else can
-    have put it there, or moved it there, since a link keeps its owner.
+    The daemon's user owns ``/run/accelmetrics``, for example, and could put a link there. So the path is opened part by part.
 
     Args:
         path: The directory.
-        owned: Whether it must be root's or this user's, and writable by nobody else.
-        make: Whether to make what is missing of it.
+        owned: Whether it must belong to root or this user, and be writable by nobody else.
+        make: Whether to create missing directories.
 
     Yields:
-        Its descriptor, for ``dir_fd``.
+        The descriptor of the directory, for ``dir_fd``.
 
     Raises:
-        OSError: It is not there, or cannot be made.
-        ValueError: It belongs to somebody else, or another user's link leads there.
+        OSError: The directory does not exist, or cannot be created.
+        ValueError: It belongs to another user, or the path has a link of another user.
     """
     mine = {0, os.geteuid()}
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -130,6 +129,8 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
                 if not stat.S_ISLNK(found.st_mode) or links > MOST_LINKS:
                     error.filename = path
                     raise
+                # A link like /var/run is followed if it and its directory belong to root or this user. Then nobody else can have made
+                # it, or moved it there: a moved link keeps its owner.
                 if not {found.st_uid, os.fstat(at).st_uid} <= mine:
                     raise ValueError(f"{name} is a link of user {found.st_uid}, which is not followed") from None
                 target = Path(os.readlink(name, dir_fd=at))
@@ -148,10 +149,10 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
 
 
 def write_in(folder: int, name: str, text: str) -> None:
-    """Put a file in the place of another in an open directory, at once; no link is followed.
+    """Write or replace a file in an open directory atomically, following no link.
 
     Raises:
-        OSError: It cannot be written; what was there stays.
+        OSError: It cannot be written. The previous file is unchanged.
     """
     new = f".{name}.{os.urandom(8).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -167,14 +168,14 @@ def write_in(folder: int, name: str, text: str) -> None:
 
 
 def job_of(environment: Mapping[str, str], began: float) -> Job:
-    """Describe the job whose Prolog or Epilog has this environment.
+    """Return the job of an environment of Prolog or Epilog.
 
     Args:
         environment: Slurm's variables.
-        began: When it began.
+        began: When the job began, in seconds since 1970.
 
     Raises:
-        InvalidOptionError: They name no job.
+        InvalidOptionError: The variables name no job.
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if not _JOB_ID.fullmatch(job_id):
@@ -185,7 +186,7 @@ def job_of(environment: Mapping[str, str], began: float) -> Job:
 
 
 def job_text(job: Job) -> str:
-    """Write a job as its file has it."""
+    """Return the text of a job's file."""
     document = {
         "version": VERSION,
         "job_id": job.job_id,
@@ -201,11 +202,10 @@ def job_text(job: Job) -> str:
 def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
     """Return the devices that Slurm gives a job.
 
-    ``CUDA_VISIBLE_DEVICES`` counts where it holds UUIDs (MIG, Slurm 25.11): its numbers are those within the job.
-
     Args:
-        environment: Of Prolog.
+        environment: The environment of Prolog.
     """
+    # CUDA_VISIBLE_DEVICES is used only if it has UUIDs (MIG, Slurm 25.11). Numbers in it count within the job, not on the node.
     visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if all(UUID.fullmatch(entry) for entry in visible):
         return tuple(("uuid", entry) for entry in dict.fromkeys(visible))
@@ -218,7 +218,7 @@ def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
             found[("uuid", entry)] = None
         elif entry.isascii() and entry.isdecimal():
             place = int(entry)
-            # A number beyond the list is none of its positions: it can only be that of a device node.
+            # A number beyond the end of the list is no position. It can only be the number of a device node.
             device = listed[place] if place < len(listed) else _of_link(f"renderD{place}") or _of_minor(str(place))
             if device is not None:
                 found[device] = None
@@ -226,10 +226,10 @@ def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
 
 
 def gpu_files(environment: Mapping[str, str]) -> list[str]:
-    """Return the device files of this node's GPUs, in the order of ``gres.conf``; empty where that names none, or cannot be read.
+    """Return the device files of this node's GPUs in the order of ``gres.conf``, or none if it cannot be read or names none.
 
     Args:
-        environment: Of Prolog: where the configuration is, and what Slurm calls the node.
+        environment: The environment of Prolog, with the path of Slurm's configuration and Slurm's name of the node.
     """
     named = environment.get("SLURM_CONF", "")
     node = environment.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
@@ -248,7 +248,7 @@ def gpu_files(environment: Mapping[str, str]) -> list[str]:
 
 
 def expanded(listed: str) -> list[str]:
-    """List what a host list of Slurm stands for: ``gpu[01-03,7],login`` gives ``gpu01``, ``gpu02``, ``gpu03``, ``gpu7``, ``login``."""
+    """Expand a host list of Slurm: ``gpu[01-03,7],login`` is ``gpu01``, ``gpu02``, ``gpu03``, ``gpu7``, ``login``."""
     found: list[str] = []
     for element in _ELEMENTS.findall(listed):
         inside = _BRACKETS.search(element)
@@ -264,7 +264,7 @@ def expanded(listed: str) -> list[str]:
 
 
 def _of_file(file: str) -> DeviceRef | None:
-    """Return the device of a device file; None for one that is no GPU's."""
+    """Return the device of a device file, or None if it is no GPU's."""
     if found := _NVIDIA_FILE.fullmatch(file):
         return _of_minor(str(int(found[1])))
     found = _DRM_FILE.fullmatch(file)
@@ -277,13 +277,13 @@ def _of_link(name: str) -> DeviceRef | None:
 
 
 def _of_minor(minor: str) -> DeviceRef:
-    """Return NVIDIA's GPU with this device node: by its number where the driver does not know the UUID yet."""
+    """Return NVIDIA's GPU with this device node, by UUID, or by the node's number while the driver does not know the UUID."""
     uuid = _nvidia().get(minor, "")
     return ("uuid", uuid) if uuid else ("minor", minor)
 
 
 def _present() -> Sequence[DeviceRef | None]:
-    """List the GPUs of the node in the order of their device files: NVIDIA's, else AMD's."""
+    """Return the GPUs of the node in the order of their device files: NVIDIA's, or AMD's if there are none."""
     if minors := sorted(_nvidia(), key=int):
         return [_of_minor(minor) for minor in minors]
     nodes = (found for found in map(_RENDER_NODE.fullmatch, list_directory(DRM)) if found)
@@ -295,13 +295,13 @@ def _present() -> Sequence[DeviceRef | None]:
 
 
 def _nvidia() -> dict[str, str]:
-    """Map the numbers of NVIDIA's device nodes to UUIDs, as the kernel's driver tells them; empty texts while it does not know them."""
+    """Return the UUIDs of NVIDIA's GPUs by the number of their device node. A UUID is empty while the driver does not know it."""
     found: dict[str, str] = {}
     for address in list_directory(PROC_NVIDIA):
         about = dict(_INFORMATION.findall(read_text(f"{PROC_NVIDIA}/{address}/information") or ""))
         uuid, minor = about.get("GPU UUID", ""), about.get("Device Minor", "")
         if minor.isascii() and minor.isdecimal():
-            found[str(int(minor))] = uuid if UUID.fullmatch(uuid) else ""  # before its first use it is GPU-????????
+            found[str(int(minor))] = uuid if UUID.fullmatch(uuid) else ""  # GPU-???????? before the GPU's first use
     return found
 
 
@@ -313,14 +313,15 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
 
     Args:
         path: The file.
-        trusted: Whether it must be root's or this user's, and writable by nobody else.
-        folder: The open directory that ``path`` is in.
-        largest: Bytes that it may have.
+        trusted: Whether it must belong to root or this user, and be writable by nobody else.
+        folder: Descriptor of the directory that ``path`` is in.
+        largest: Maximum size in bytes.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is a link, no plain file, or too large; or no UTF-8; or another user's.
+        ValueError: It is a link, no plain file, too large or not UTF-8, or it belongs to another user.
     """
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer. The owner is checked on the open file, which nobody can exchange.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -343,10 +344,10 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
 
 
 def parsed(text: str) -> Any:
-    """Read JSON.
+    """Parse JSON.
 
     Raises:
-        ValueError: It is none, in words about the file.
+        ValueError: It is no JSON. The message is a clause about the file.
     """
     try:
         return json.loads(text)
@@ -357,15 +358,15 @@ def parsed(text: str) -> Any:
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """Return why a file or a directory cannot be used, in words."""
+    """Return the reason, in words, why a file or directory cannot be used."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def parse_job(text: str) -> Job:
-    """Read a job's file.
+    """Parse the text of a job's file.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It describes no job.
     """
     document = parsed(text)
     if not isinstance(document, dict) or document.get("version") != VERSION:
@@ -401,10 +402,10 @@ def _moment(value: object) -> float:
 
 
 def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], problems: list[str]) -> Iterator[Any]:
-    """Yield what the files of a folder say; one that cannot be used costs itself alone.
+    """Yield the parsed files of a folder. A file that cannot be used is added to ``problems``, and the others are still read.
 
     Raises:
-        OSError: The folder is there, and cannot be read.
+        OSError: The folder exists, but cannot be read.
     """
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone are wanted
@@ -423,14 +424,14 @@ def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], 
 
 
 def read_jobs(folder: str, problems: list[str]) -> list[Job]:
-    """Read the jobs of a folder, those too that have ended and whose Epilog waits.
+    """Return the jobs of a folder, including jobs that have ended and still wait for their summary.
 
     Args:
-        folder: The folder; one that is not there has no jobs.
-        problems: What could not be used is added here, in words.
+        folder: The folder. A missing folder has no jobs.
+        problems: Receives problems with files, in words.
 
     Raises:
-        OSError: The folder is there, and cannot be read.
+        OSError: The folder exists, but cannot be read.
     """
 
     def parse(name: str, text: str) -> Job:
@@ -443,11 +444,11 @@ def read_jobs(folder: str, problems: list[str]) -> list[Job]:
 
 
 def job_source(folder: str, follow: Callable[[Sequence[Job]], object] | None = None) -> ClaimSource:
-    """Make the source of our own files.
+    """Return the source of claims from our own files.
 
     Args:
-        folder: Where they are.
-        follow: Called with the jobs at each look.
+        folder: The folder of the files.
+        follow: Called with the jobs after each read.
     """
 
     def read() -> Listing | None:
@@ -463,7 +464,7 @@ def job_source(folder: str, follow: Callable[[Sequence[Job]], object] | None = N
 
 
 def dcgm_source(folder: str) -> ClaimSource:
-    """Make the source of the files that DCGM's exporter reads (``--hpc-job-mapping-dir``). The folder was named: it must be there."""
+    """Return the source of claims from the files of DCGM's exporter (``--hpc-job-mapping-dir``)."""
 
     def parse(name: str, text: str) -> list[Claim]:
         ids = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
@@ -472,7 +473,7 @@ def dcgm_source(folder: str) -> ClaimSource:
         return [("job", {"job_id": one}, (("index", name),)) for one in ids]
 
     def read() -> Listing | None:
-        if not Path(folder).is_dir():
+        if not Path(folder).is_dir():  # the user named this folder, so its absence is an error
             raise FileNotFoundError(f"there is no folder {folder}")
         problems: list[str] = []
         claims = [claim for found in _each(folder, _GPU_FILE, parse, problems) for claim in found]

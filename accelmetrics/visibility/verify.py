@@ -1,12 +1,12 @@
-"""Whether the numbers are right: what is read here, held against what a second source says of the same machine.
+"""``accelmetrics verify``: compare the readings of this package with other sources on the same machine.
 
-A backend's references (:class:`~accelmetrics.backends.contract.Reference`) share no code with the backend. Where a backend can read the
-same devices from several sources, those that it does not use are references too, each read by a sampler in a process of its own.
+A backend's references (:class:`~accelmetrics.backends.contract.Reference`) share no code with the backend. If a backend can read the same
+devices from several sources, the unused sources are references too. A sampler in another process reads each of them.
 
-Each round asks every reference before and after a reading. A value of now agrees when it lies between what the reference said from
-``kept`` seconds before the reading until after it, widened by what either side rounds away. What moves may be missed once, so a value
-differs when it lies outside three times in a row. A counter that began elsewhere is compared by what it gained since the first round, a
-rate or a mean by its mean over all rounds.
+Each round asks every reference before and after a reading. A momentary value agrees if it lies in the range of the reference's answers,
+from ``kept`` seconds before the reading until the first answer after it. The range is widened by the rounding of both sides. A value that
+changes quickly may lie outside once, so a value differs if it lies outside three times in a row. A counter may start at another number, so
+its gain since the first round is compared. Of a rate or a mean, the mean over all rounds is compared.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ from accelmetrics.schemas.snapshot import Snapshot, plain
 
 AGREES, DIFFERS, NO_REFERENCE = "agrees", "differs", "no_reference"
 DEVICES = ".devices"
-"""Behind the name of a backend, the key of how many devices it has."""
+"""Suffix of the key with a backend's number of devices: ``NAME.devices``."""
 INTERVAL = 0.5
-"""Seconds from one round to the next."""
+"""Seconds between two rounds."""
+# The minimum of rounds, and of answers of a reference: one before and one after a reading, and one more.
 LEAST = 3
-"""Rounds, and answers of a reference: two that are around a reading, and one more."""
 LONGEST_WAIT = 20.0
-"""Seconds after the span for which a reference that is read in the background is waited for to have so many answers."""
+"""Seconds beyond the span to wait until a reference that is read in the background has ``LEAST`` answers."""
 OUTSIDE = 3
-"""How many times in a row a value lies outside before it differs."""
+"""Consecutive rounds outside the range after which a value differs."""
 PATIENCE = 2.0
-"""Seconds more than sources may take to open, within which a reference answers; one that does not is not asked again."""
+"""Seconds to wait for a reference, in addition to the time that sources may take to open. A late one is not asked again."""
+# Seconds for which answers of a reference are stored. No backend serves a value for longer.
 REMEMBERED = 15.0
-"""Seconds for which is remembered what a reference said: longer than any value is kept."""
+# Reasons of missing values that are no difference: another reading has the value, or the device is idle.
 PASSING = frozenset({Reason.NEEDS_INTERVAL, Reason.TIMED_OUT, Reason.STALE, Reason.SUSPENDED, Reason.NOT_IN_USE})
-"""Reasons of missing values that are no difference: another reading has the value, or the device is at rest."""
 TOLERANCES: Mapping[str, tuple[float, float]] = {
     "%": (1.0, 0.0),  # drivers answer in whole percents
     "Cel": (1.0, 0.0),  # and in whole degrees
     "MHz": (15.0, 0.0),  # the step of NVIDIA's clocks
-    "W": (0.5, 0.02),  # power moves between two answers
-    "J": (1.0, 0.05),  # energy is counted in steps of some milliseconds' power
+    "W": (0.5, 0.02),  # power changes between two answers
+    "J": (1.0, 0.05),  # a step of an energy counter is the power of some milliseconds
     "By/s": (0.0, 0.05),
     "s": (0.01, 0.01),
     "1": (0.0, 0.0),  # states and counts are exact
 }
-"""By unit, how far outside a value may lie, and again as a share of it. Of other units it is the share of ``USUAL``."""
+"""How far a value may lie outside the range, by unit: in the unit, and as a share of the value. Other units have ``USUAL``."""
 USUAL = (0.0, 0.01)
+# Resolution of another source, by unit. Vendors' commands print whole watts and mebibytes.
 ROUNDED = {"W": 1.0, "By": 2.0**20, "J": 1.0}
-"""By unit, what vendors' commands round away: they print whole watts and mebibytes."""
 
 
 class Comparison(NamedTuple):
-    """One value beside what one reference says of it.
+    """The comparison of a value with one reference.
 
     Attributes:
         key: The metric's key.
         unit: Its unit.
         result: ``agrees``, ``differs`` or ``no_reference``.
-        ours: The value, or its gain or mean over the span; None where it is missing here.
-        reference: Which reference; empty where there is none.
-        low: The least that the reference said around it.
-        high: The most.
-        detail: Why there is no reference, or no value here; what is compared where that is no value of now.
-        compared: How many times they were compared.
-        agreed: How many times the value lay within.
+        ours: The value, or its gain or mean over the span. None if this package has no value.
+        reference: The name of the reference. Empty if there is none.
+        low: The lowest answer of the reference around the value.
+        high: The highest answer.
+        detail: Why the reference or our value is missing, or that a gain or mean is compared.
+        compared: Number of comparisons.
+        agreed: Number of comparisons in which the value lay in the range.
     """
 
     key: str
@@ -94,13 +94,13 @@ class Comparison(NamedTuple):
 
 
 class ReferenceStatus(NamedTuple):
-    """One reference and how it fared.
+    """The status of a reference.
 
     Attributes:
-        backend: The backend whose numbers it has.
-        name: What was asked.
-        answers: How often it answered.
-        problem: Why it did not answer the last time; empty where it did.
+        backend: The backend that it verifies.
+        name: The name of the tool, library or source.
+        answers: Number of answers.
+        problem: Why the last call failed. Empty if it succeeded.
     """
 
     backend: str
@@ -110,14 +110,14 @@ class ReferenceStatus(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What was compared, and what came of it.
+    """The result of :func:`verify`.
 
     Attributes:
         hostname: The machine's name.
-        timestamp: When it was done (RFC 3339, UTC).
-        seconds: How long values were compared.
-        references: Who was asked.
-        comparisons: By value and reference; a value without one has one entry.
+        timestamp: Time of the last reading (RFC 3339, UTC).
+        seconds: Duration of the comparison.
+        references: The references.
+        comparisons: An entry for each value and reference. A value without a reference has one entry.
     """
 
     hostname: str
@@ -128,29 +128,29 @@ class Verification(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many values agree with every reference, differ from one, and have none."""
+        """Number of values that agree with all their references, that differ from at least one, and that have no reference."""
         worst: dict[str, str] = {}
         for one in self.comparisons:
             worst[one.key] = DIFFERS if DIFFERS in (one.result, worst.get(one.key)) else one.result
         return {result: sum(found == result for found in worst.values()) for result in (AGREES, DIFFERS, NO_REFERENCE)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in new plain containers, ready for ``json``."""
+        """Return the verification as new plain containers, ready for ``json``."""
         return {**plain(self), "counts": self.counts}
 
 
 class Pair:
-    """One of our values beside what one reference says of it. Pure: it reads no device and no clock.
+    """The running comparison of a value with one reference. It reads no device and no clock.
 
     Args:
-        metric: The value's row in the catalogue.
+        metric: The metric's row in the catalogue.
     """
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._how = Said(0)
         self._said: deque[tuple[float, float, float]] = deque()  # when asking began and ended, and the answer
-        # Ours that the reference has not answered after: since when it may be, when reading began and ended, and the value.
+        # Our values that wait for the reference's next answer: the earliest time of the value, start and end of the reading, the value.
         self._waiting: list[tuple[float, float, float, Number | Unavailable]] = []
         self._base: tuple[Number, float, float] | None = None
         self._shown: tuple[Number, float, float] | None = None
@@ -161,11 +161,11 @@ class Pair:
 
     @property
     def _is_mean(self) -> bool:
-        """Whether means over the whole span are compared."""
+        """Whether the mean over the whole span is compared."""
         return self._how.over == "mean" or (self._how.over == "counter" and self._metric.kind != "counter")
 
     def hear(self, said: Said, began: float, ended: float) -> None:
-        """Take what the reference said, and when it was asked."""
+        """Add an answer of the reference, with the start and end of the call on the monotonic clock."""
         if said.age:
             began = ended = ended - said.age
         self._how = said
@@ -177,14 +177,14 @@ class Pair:
             self._said.popleft()
 
     def see(self, value: Number | Unavailable, began: float, ended: float, age: float = 0.0) -> None:
-        """Take our value, or why there is none, when it was read, and how old it was."""
+        """Add our value or the reason why it is missing, with start and end of the reading and the value's age in seconds."""
         if not isinstance(value, Unavailable):
             self._ours.add(value, ended)
         if not isinstance(value, Unavailable) or value.reason not in PASSING:
             self._waiting.append((began - age - self._how.kept, began, ended, value))
 
     def _judged(self, since: float, began: float, ended: float, value: Number | Unavailable) -> bool:
-        """Compare one value, unless the reference has not answered since. Returns: whether it did."""
+        """Compare a value if the reference has answered after it. Return whether it has."""
         after = next((place for place, said in enumerate(self._said) if said[0] >= ended), None)
         if after is None:
             return False
@@ -200,12 +200,12 @@ class Pair:
 
     def _compare(self, value: Number, low: float, high: float) -> None:
         if self._how.over == "counter":
-            if self._base is None:
+            if self._base is None:  # the first round is the start of the gain
                 self._base = value, low, high
                 return
             value, low, high = value - self._base[0], max(0.0, low - self._base[2]), high - self._base[1]
         inside = low - self._slack(low) <= value <= high + self._slack(high)
-        if not inside or self._longest_row < OUTSIDE:  # once it differs, what differed is shown
+        if not inside or self._longest_row < OUTSIDE:  # once the value differs, keep showing numbers that differ
             self._shown = value, low, high
         self._missing = ""
         self._count(inside)
@@ -221,7 +221,7 @@ class Pair:
         self._longest_row = max(self._longest_row, self._row)
 
     def result(self, key: str, reference: str) -> Comparison:
-        """Return what came of all rounds."""
+        """Return the comparison over all rounds."""
         unit, detail = self._metric.unit, self._missing
         if self._is_mean and not self._missing:
             self._compare_means()
@@ -237,20 +237,21 @@ class Pair:
         return Comparison(key, unit, result, ours, reference, low, high, detail, self._compared, self._agreed)
 
     def _compare_means(self) -> None:
-        """Compare two means, each over intervals of its own: what one of ours that may be at either end amounts to is no difference."""
+        """Compare our mean with the reference's mean."""
         if not self._ours.seconds or not self._theirs.seconds or self._first_said is None:
             return
         theirs = self._theirs.mean
         if self._how.over == "counter":
             (began, first), (_, ended, last) = self._first_said, self._said[-1]
             theirs = (last - first) / (ended - began)
+        # The two spans do not start and end together. A kept value of ours at an end of the span may shift our mean by ``edge``.
         ours, edge = self._ours.mean, self._ours.largest * self._how.kept / self._ours.seconds
         self._shown = ours, theirs, theirs
         self._count(abs(ours - theirs) <= self._slack(theirs) + edge)
 
 
 class _Mean:
-    """Values that hold from one reading to the next, and their mean over the time."""
+    """A mean over time. Each value counts for the time since the previous one."""
 
     def __init__(self) -> None:
         self.seconds = self.largest = self._sum = 0.0
@@ -258,7 +259,7 @@ class _Mean:
         self._then = 0.0
 
     def add(self, value: Number, now: float) -> None:
-        """Take a value that was read now, and is about the time since the last one."""
+        """Add a value about the time since the previous one."""
         if self.last is not None:
             self.seconds += now - self._then
             self._sum += value * (now - self._then)
@@ -267,23 +268,25 @@ class _Mean:
 
     @property
     def mean(self) -> float:
-        """The mean."""
+        """The mean over ``seconds``."""
         return self._sum / self.seconds
 
 
 class OtherSource:
-    """Another source of a backend, read by a sampler of its own in a process of its own: a vendor's library is loaded once in ours.
+    """Another source of a backend as a reference, read by a sampler in another process.
 
     Args:
         backend: The backend.
-        source: The source.
-        joined: A source that is read here beside this one, and before it: what that one lacks is this one's here too, and no reference.
-        options: Those of a sampler.
+        source: The name of the source.
+        joined: The main source, if this package reads ``source`` together with it. Values that ``joined`` lacks come from
+            ``source`` here too, so they have no reference. Empty otherwise.
+        options: Options of a sampler.
 
     Attributes:
-        sequence: The number of its latest reading, which is served again where it is read in the background.
+        sequence: The number of its latest reading. A source that is read in the background may return a reading twice.
     """
 
+    # Another process, because a vendor's library can be loaded only once in this one.
     def __init__(self, backend: Any, source: str, joined: str, options: Mapping[str, Any]) -> None:
         self.name = source
         self.sequence = 0
@@ -291,7 +294,7 @@ class OtherSource:
         self._joined = Sampler([backend.pinned(joined)], isolation="process", **options) if joined else None
 
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
-        """Read it, under the keys that devices have here."""
+        """Read the source. Return values, or reasons in words, with the keys that this process gives its devices."""
         snapshot = self._sampler.sample()
         status = snapshot.backends[0]
         if not status.source:
@@ -315,24 +318,23 @@ class OtherSource:
         return found
 
     def close(self) -> None:
-        """End its process."""
+        """End the processes of the samplers."""
         self._sampler.close()
         if self._joined is not None:
             self._joined.close()
 
 
 def _said(key: str, value: Number, age: float | None) -> Said:
-    """Return what another source says: energy by what it gains, since sources count in steps of their own."""
+    """Return another source's value as an answer of a reference."""
+    # Energy is compared by its gain, because the counters of two sources start at different times.
     row = catalogue.match(key)
     unit = "1" if row is None else row.unit
     return Said(value, ROUNDED.get(unit, 0.0), "counter" if unit == "J" else "", age=age or 0.0)
 
 
 def _same(wanted: DeviceIdentity, snapshot: Snapshot) -> DeviceSlot | None:
-    """Find a device in another source's reading: by its address, else by UUID, else by its number.
-
-    A partition has its number too, and so has a part of a card, whose address the other parts have.
-    """
+    """Return the same device in another source's reading, by PCI address, else by UUID, else by number. None if it is missing."""
+    # Partitions of a device, and parts of a card with a common address, are distinguished by their number.
     addresses = Counter(pci_address(slot.identity.pci_bus_id) for slot in snapshot.identities if not slot.identity.parent)
     for slot in snapshot.identities:
         other = slot.identity
@@ -351,25 +353,25 @@ def _same(wanted: DeviceIdentity, snapshot: Snapshot) -> DeviceSlot | None:
 
 
 def _whole_devices(snapshot: Snapshot, backend: str) -> int:
-    """Count the devices that a backend lists, partitions left out."""
+    """Return the number of devices that a backend lists, without partitions."""
     return sum(slot.backend == backend and not slot.identity.parent for slot in snapshot.identities)
 
 
 class _Asked:
-    """A reference, asked on a thread of its own: one that hangs is left alone.
+    """A reference with its own thread. A reference that hangs is abandoned.
 
     Args:
-        backend: As below.
+        backend: The name of the backend that it verifies.
         reference: The reference.
-        problem: Why it is not to be asked at all.
+        problem: Why the reference must not be asked. Empty if it may.
 
     Attributes:
-        backend: The name of the backend whose numbers it has.
-        name: What is asked.
-        answers: How often it answered; one that is served twice counts once.
-        problem: Why it did not the last time.
-        pairs: By key, our value beside its.
-        words: By key, why it says nothing.
+        backend: The name of the backend that it verifies.
+        name: The name of the reference.
+        answers: Number of answers. A reading that is returned twice counts once.
+        problem: Why the last call failed. Empty if it succeeded.
+        pairs: The comparison of each value, by key.
+        words: Why the reference has no value, by key.
     """
 
     def __init__(self, backend: str, reference: Reference, problem: str = "") -> None:
@@ -389,7 +391,7 @@ class _Asked:
         guarded(self._reference.close)
 
     def ask(self, slots: Sequence[DeviceSlot], patience: float) -> None:
-        """Ask it once, and note what it says."""
+        """Ask the reference once and record its answer."""
         if self._left_alone:
             return
         began = time.monotonic()
@@ -414,11 +416,12 @@ class _Asked:
                 self.pairs.setdefault(key, Pair(row)).hear(said, began, ended)
 
     def passes_over(self, value: Number | Unavailable) -> bool:
-        """Tell whether a value says nothing about agreement: sources of one backend need not have the same metrics."""
+        """Return whether a missing value is no difference."""
+        # Two sources of a backend need not support the same metrics.
         return isinstance(self._reference, OtherSource) and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED
 
     def close(self) -> None:
-        """Give it back, unless it hangs."""
+        """Close the reference, unless it hangs."""
         self._questions.put(None)
         if not self._left_alone and self._thread.is_alive():
             self._thread.join(PATIENCE)
@@ -437,23 +440,23 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     amd_source: str | None = None,
 ) -> Verification:
-    """Compare everything that is read with what other sources say of it.
+    """Compare the readings of this machine with all references.
 
     Args:
-        seconds: For how long; rates and counters are compared over this span.
-        stop: Ends it earlier when it is set.
-        backends: As in :class:`~accelmetrics.Sampler`, as are the following.
+        seconds: The span. Rates and counters are compared over all of it.
+        stop: A flag that ends the comparison early.
+        backends: The backends. This and the following options are those of :class:`~accelmetrics.Sampler`.
         metrics: The metrics to compare.
         gpus: The devices.
-        pid: The process whose use of the host is compared.
+        pid: The process to compare, in metrics of a single process.
         disk_paths: Mount points.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds to wait for sources that are still opening.
-        amd_source: The one source to read AMD's GPUs from: it is held against the others.
+        amd_source: The only source to read AMD's GPUs from. The other sources are its references.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, a source, a metric or a device that does not exist.
+        InvalidOptionError: An option is invalid.
+        UnknownNameError: A backend, a source, a metric or a device does not exist.
     """
     stop = stop or Flag()
     common: dict[str, Any] = {"metrics": metrics, "timeout": timeout, "open_timeout": open_timeout}
@@ -461,7 +464,8 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
     with Sampler(backends, gpus=gpus, pid=pid, disk_paths=disk_paths, amd_source=amd_source, **common) as sampler:
         snapshot = sampler.sample()
         asked = _references(pinned(select(backends), {"amd": amd_source}), snapshot, options, common)
-        sampler.close()  # it opens anew: what is read once, or seldom, is then read after the references were asked for the first time
+        # The sampler opens again at its next reading. So values that are read once or rarely are read after the first round of questions.
+        sampler.close()
         known: dict[str, Number | Unavailable] = {}
         began, rounds = time.monotonic(), 0
         span = seconds
@@ -469,18 +473,19 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
             snapshot = _round(sampler, snapshot.identities, asked, open_timeout + PATIENCE, known)
             rounds += 1
             stop.wait(INTERVAL)
-            # Longer while a reference has not answered often enough.
+            # The span is longer while a reference has too few answers.
             span = seconds + LONGEST_WAIT * any(one.answers < LEAST and not one.problem for one in asked)
         lasted = time.monotonic() - began
         for one in asked:
             one.close()
-    known = {key: known[key] for key in (*snapshot.metrics, *known) if gpus is None or not key.endswith(DEVICES)}  # they count all devices
+    # With selected devices, counts are left out: a reference counts all devices.
+    known = {key: known[key] for key in (*snapshot.metrics, *known) if gpus is None or not key.endswith(DEVICES)}
     statuses = tuple(ReferenceStatus(one.backend, one.name, one.answers, one.problem) for one in asked)
     return Verification(snapshot.hostname, snapshot.timestamp, lasted, statuses, tuple(_comparisons(known, asked)))
 
 
 def _references(backends: Sequence[Backend], snapshot: Snapshot, options: ReadOptions, common: Mapping[str, Any]) -> list[_Asked]:
-    """Return the references of the backends that are here: their own, and those sources that they do not read."""
+    """Return the references of the present backends: their own, and their sources that are not the main one."""
     asked = []
     for backend, status in zip(backends, snapshot.backends, strict=True):
         if status.status == "absent":
@@ -500,14 +505,14 @@ def _references(backends: Sequence[Backend], snapshot: Snapshot, options: ReadOp
 def _round(
     sampler: Sampler, slots: Sequence[DeviceSlot], asked: Sequence[_Asked], patience: float, known: dict[str, Number | Unavailable]
 ) -> Snapshot:
-    """Take a reading between two answers of each reference, and add it to what is known."""
+    """Take a reading between two answers of each reference, and add its values to ``known`` and to the comparisons."""
     for one in asked:
         one.ask(slots, patience)
     began = time.monotonic()
     snapshot = sampler.sample()
     ended = time.monotonic()
     reasons = ((slot.backend, why.reason) for slot in snapshot.identities for why in snapshot.reasons_of(slot.key).values())
-    lost = {backend for backend, reason in reasons if reason == Reason.DEVICE_LOST}  # a driver may list such a device or not
+    lost = {backend for backend, reason in reasons if reason == Reason.DEVICE_LOST}  # a driver may or may not list a lost device
     devices = {f"{one.backend}{DEVICES}": _whole_devices(snapshot, one.backend) for one in asked if one.backend not in lost}
     now: dict[str, Number | Unavailable] = {**snapshot.unavailable, **snapshot.metrics, **devices}
     known |= now
@@ -522,7 +527,7 @@ def _round(
 
 
 def _comparisons(known: Mapping[str, Number | Unavailable], asked: Sequence[_Asked]) -> Iterator[Comparison]:
-    """Give what came of each value, by reference; once for a value that has none."""
+    """Yield the comparisons of each value with its references, or one entry if it has none."""
     for key, value in known.items():
         found = [one.pairs[key].result(key, one.name) for one in asked if key in one.pairs]
         compared = [comparison for comparison in found if comparison.compared]
