@@ -1,13 +1,13 @@
-"""The command line: one file per command, which says what options it takes (``OPTIONS``) and does it (``run``)."""
+"""The command line. Each command is one file with its options (``OPTIONS``) and the function that runs it (``run``)."""
 
 import os
 
 YOUNG = 50_000
-"""Objects between two collections: more than starting up makes, none of which is garbage."""
+"""Threshold of the garbage collector's first generation. Start-up makes fewer objects, and none of them is garbage."""
 
 
 def program() -> None:
-    """Be the process: run its command line and end it, without waiting for a driver call that may never return."""
+    """Run the command line and exit the process, without waiting for a driver call that may never return."""
     try:
         import gc
         import sys
@@ -22,17 +22,18 @@ def program() -> None:
         try:
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
-        except OSError:  # there is nowhere left to say so
+        except OSError:  # there is nowhere left to report it
             status = status or FAILED
+        # A normal exit joins threads, and one of them may be in a driver call that never returns.
         os._exit(status)
     except KeyboardInterrupt:
-        os._exit(130)  # what a shell shows for a program that Ctrl-C has ended
+        os._exit(130)  # a shell reports this status for a program that Ctrl-C ended
 
 
 def outlast_hang_ups() -> None:
-    """Have SIGHUP, which would end the process, do nothing until the command handles it: it has read no configuration yet."""
+    """Ignore SIGHUP until the command handles it. There is no configuration to reload yet, and the default ends the process."""
     import signal
 
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        # A handler and not SIG_IGN, which says that whoever started the command wants none (`nohup`), and which children inherit.
+        # An empty handler instead of SIG_IGN: SIG_IGN means that the caller wants no hang-ups (`nohup`), and children inherit it.
         signal.signal(signal.SIGHUP, lambda number, frame: None)

@@ -1,4 +1,4 @@
-"""``accelmetrics allocation``: which process of a job was given which devices, and which it really uses."""
+"""``accelmetrics allocation``: the devices that each process of a job was given, and the devices that it uses."""
 
 from __future__ import annotations
 
@@ -49,10 +49,19 @@ def pids(text: str) -> list[int]:
 
 
 def _by_role(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
-    """Parse lists by role; what has no name before it belongs to the role before it."""
+    """Parse ``NAME=LIST,…`` into pairs of name and value. An item without a name belongs to the name before it.
+
+    Args:
+        text: The value of the option.
+        read: Parses one item of a list into values.
+
+    Raises:
+        ArgumentTypeError: The first item has no name.
+    """
     pairs: list[tuple[str, Any]] = []
     name = ""
     for word in text.split(","):
+        # Commas separate roles and items alike: in actor=101,102,rollout=103 the name holds until the next one.
         head, sign, rest = word.rpartition("=")
         name = head.strip() if sign else name
         if not name:
@@ -66,7 +75,14 @@ pools = partial(_by_role, read=settings.devices.parse)
 
 
 def counts(text: str) -> list[int] | list[str]:
-    """Parse devices of a node, and on how many nodes, ``8x2``; or the numbers of the devices of one node, ``2-3``."""
+    """Parse a pool of a Ray cluster: devices per node and nodes (``8x2``), or a range of device numbers of one node (``2-3``).
+
+    Returns:
+        The number of devices on each node, or the device numbers as text.
+
+    Raises:
+        ArgumentTypeError: The text is neither.
+    """
     numbers = re.fullmatch(r"\s*(\d{1,4})-(\d{1,4})\s*", text)
     if numbers is not None and int(numbers[1]) <= int(numbers[2]):
         return [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)]
@@ -119,7 +135,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
-    """Print the table and the findings."""
+    """Print the processes or actors, the pools and the findings. Return 1 if something differs from the expectation."""
     arguments.refuse(
         (options.launchers and not options.pids, "--children needs the launcher whose children are meant: give it with --pid"),
         (
@@ -154,7 +170,13 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
 
 
 def render(found: Allocation, width: int, cut: bool) -> str:
-    """Return a line a process, cut to the width where that is wanted, then the pools and the findings."""
+    """Return one line per process, then the pools and the findings.
+
+    Args:
+        found: The allocation of this machine's processes.
+        width: Columns of the output.
+        cut: Whether lines of the table are cut to the width.
+    """
     rows = []
     for worker in found.workers:
         lists = " ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
@@ -168,7 +190,7 @@ def render(found: Allocation, width: int, cut: bool) -> str:
 
 
 def render_ray(found: RayAllocation, width: int, cut: bool) -> str:
-    """Return a line an actor, cut to the width where that is wanted, then the probes, the pools and the findings."""
+    """Return one line per actor, then the probes, the pools and the findings. Arguments as in :func:`render`."""
     rows = []
     for actor in found.actors:
         place = (actor.group or "-", actor.node or "-", str(actor.pid or "-"), f"{actor.wanted:g}")

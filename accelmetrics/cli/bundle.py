@@ -1,4 +1,4 @@
-"""``accelmetrics bundle``: what a maintainer needs to reproduce a fault, in one archive that names nobody."""
+"""``accelmetrics bundle``: one archive from which a maintainer can reproduce a fault, without names of people or machines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from accelmetrics.visibility.bundle import FILES, Bundle, Recorder, assemble, ch
 from accelmetrics.visibility.doctor import diagnose
 
 READINGS, PAUSE = 3, 0.2
-"""How many readings the recording has, and seconds between them."""
+"""Number of readings in the recording, and seconds between two of them."""
 OWNER_ONLY = 0o600
+"""Mode of the archive: it may hold names that were not replaced."""
 EXAMPLES = """\
   accelmetrics bundle fault.zip                         reads everything, shows what goes in, and asks
   accelmetrics bundle fault.tar.gz --yes                writes it without asking
@@ -40,9 +41,10 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Read everything, show what came of it, and write it."""
+    """Take the readings, list the contents of the archive, ask, and write it. Return 1 if nothing was written."""
     from accelmetrics.sampling.sampler import Sampler
 
+    # A path that cannot be written is refused before the drivers are read.
     check_name(options.file)
     check_target(options.file, out)
     recorder, reading = Recorder(), arguments.reading(options)
@@ -67,7 +69,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def contents(bundle: Bundle) -> str:
-    """Return a list of what goes in, and of what was replaced."""
+    """Return the list of the archive's files with their sizes, and the names that were and were not replaced."""
     rows = [(printable(name), quantity(len(content), "B")) for name, content in bundle.entries.items()]
     replaced = [f"{number} {kind}" for kind, number in bundle.replaced.items()]
     lines = [
@@ -84,7 +86,7 @@ def contents(bundle: Bundle) -> str:
 
 
 def _agreed(path: str) -> bool:
-    """Ask on the terminal; False without one."""
+    """Ask on the terminal whether to write. False if standard input is no terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         return False
     print(f"write {path}? [y/N] ", end="", file=sys.stderr, flush=True)

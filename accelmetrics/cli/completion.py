@@ -1,4 +1,4 @@
-"""``accelmetrics completion``: a shell's completion script, made by shtab; how lists, metrics and keys are completed is added here."""
+"""``accelmetrics completion``: a shell's completion script. shtab makes it; this file adds the completion of lists and metric keys."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ OPTIONS: arguments.Groups = {
 }
 LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends", "rules": "rules"}
 NAMES = {"backend": "backend", "exporters": "exporters", "keys": "dialects", "amd_source": "sources of AMD"}
-"""By the name under which an option is parsed, the words of which it takes one or more, and those of which it takes one."""
+"""Set of words (see :func:`_known`) by the option's name in the namespace: ``LISTS`` take several words, ``NAMES`` one."""
 PATHS = ("FILE", "DIRECTORY", "PATH")
-"""What stands in the help for a file, or a directory."""
+"""Metavariables of options that take a file or a directory."""
 
 _PLAIN = re.compile(r"[\w.*+-]+", re.ASCII)
 """A word that needs no quotes."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
-# What completes the last item of a list. Of devices the words are those of the first: an item of another one, gpu.3.temp or gpu.*.temp, is
-# completed as one of the first is. A sign before an item excludes it.
+# Completes the last item of a list. The words have keys of device 0 only, which keeps the script small: gpu.3.temp and gpu.*.temp are
+# completed from gpu.0.temp. A minus sign before an item excludes it.
 BASH = """
 _accelmetrics_{name}() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before stem="" line
@@ -48,7 +48,7 @@ _accelmetrics_{name}() {{
   while IFS= read -r line; do printf '%s\\n' "$before${{line#"$stem"}}"; done < <(compgen -W '{words}' -- "$word")
 }}
 """
-# The sign of equality is a word of its own in bash; shtab knows of no value behind one.
+# bash splits --option=value at the equals sign, which shtab does not expect. So the value is joined to the words as --option value.
 BASH_ROOT = """
 _accelmetrics() {
   local -a words=()
@@ -81,7 +81,11 @@ _accelmetrics_{name}() {{
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the script."""
+    """Print the completion script.
+
+    Raises:
+        MissingDependencyError: shtab is not installed.
+    """
     from accelmetrics.cli.main import root_parser
     from accelmetrics.schemas.errors import require
     from accelmetrics.schemas.selection import PRESETS
@@ -91,7 +95,8 @@ def run(options: Namespace, out: Stdout) -> int:
     words = _known()
     parsers = [parser for commands in root._actions if isinstance(commands.choices, dict) for parser in commands.choices.values()]
     for action in (action for parser in parsers for action in parser._actions):
-        action.metavar = re.sub(r"[:[].*", "", action.metavar) if isinstance(action.metavar, str) else None  # zsh takes those for its own
+        # Colons and brackets are syntax of zsh's _arguments.
+        action.metavar = re.sub(r"[:[].*", "", action.metavar) if isinstance(action.metavar, str) else None
         if action.dest in LISTS:
             function = f"_accelmetrics_{LISTS[action.dest]}"
             plain = {"metrics": PRESETS, "backends": words["backends"], "rules": words["rules"]}.get(action.dest)
@@ -110,7 +115,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _known() -> Mapping[str, Sequence[str]]:
-    """Return the words that are completed."""
+    """Return the words to complete, by the name of their set. Words that would need quotes in a shell are left out."""
     from accelmetrics.backends import amd, registry as backends
     from accelmetrics.dialects import registry as dialects
     from accelmetrics.exporters import registry as exporters
@@ -131,10 +136,10 @@ def _known() -> Mapping[str, Sequence[str]]:
 
 
 def _spellings(instance: str) -> Iterator[str]:
-    """Give the names of metrics and their keys, those of devices for the first of each kind.
+    """Yield the names and keys of all metrics. A device's key is that of the first device of each kind.
 
     Args:
-        instance: What stands for a disk, a link, a CPU.
+        instance: Text in place of a disk, a link or a CPU in a key.
     """
     from accelmetrics.schemas.catalogue import given_by, rows
     from accelmetrics.schemas.coverage import KINDS

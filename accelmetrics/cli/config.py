@@ -1,4 +1,4 @@
-"""``accelmetrics config``: which value each option has, and what gave it."""
+"""``accelmetrics config``: the value of each option, and the flag, variable or file that it comes from."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _SECRET_OPTION = re.compile(r"(?<=[?&])((?:headers|(?:\w*_)?(?:token|secret|pass
 """An option of an exporter, in its string form, that holds a secret."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-"""A key that stands without quotes."""
+"""A TOML key that needs no quotes."""
 
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
-    """Print what was asked for."""
+    """Print the options' values, or an example of a configuration file."""
     if options.example:
         out.write(example())
         return 0
@@ -68,7 +68,14 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
 
 
 def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]]]:
-    """Return each option with a setting that it has, and the commands for which it has that one; secrets are hidden."""
+    """Return each option with its setting and the commands that use this setting, with secrets hidden.
+
+    An option has several rows if its setting differs between commands.
+
+    Raises:
+        UnknownNameError: The command takes no configuration.
+        UsageError: The named command needs another system, or a flag cannot be used.
+    """
     from accelmetrics.cli.main import load
 
     command, *words = [word for word in options.command[:1] if word != "--"] + options.command[1:] or [""]
@@ -79,7 +86,7 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
         parser = arguments.Parser.for_command(taker, taker, "")
         try:
             parser.add_options(load(taker).OPTIONS if taker in settings.COMMANDS else {"": arguments.CONFIG})
-        except UsageError:  # it needs another system
+        except UsageError:  # the command needs another operating system: an error only if it was named
             if command:
                 raise
             continue
@@ -93,7 +100,7 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
         for taker in by_taker:
             if taker in option.takers:
                 setting = by_taker[taker][option.name]
-                # Of webhooks and services all is secret that follows the scheme.
+                # In the address of a webhook or a service everything after the scheme is secret.
                 places = [f"{url.partition('://')[0]}://{HIDDEN}" for url in setting.value] if option.name == "notify" else None
                 setting = setting._replace(value=hidden(setting.value) if places is None else places)
                 alike.setdefault(repr(setting), (option, setting, []))[2].append(taker)
@@ -111,24 +118,25 @@ def hidden(value: Any) -> Any:
 
 
 def shown(option: Option, setting: Setting) -> str:
-    """Return a value as a file has it; a default that is none, in words."""
+    """Return a setting's value in TOML. A default that is not a value is described in words, or is ``-``."""
     if setting.source == settings.DEFAULT and (option.usual or setting.value is None):
         return option.usual or "-"
     return toml(setting.value)
 
 
 def toml(value: Any) -> str:
-    """Return a value as a file has it."""
+    """Return a value in TOML."""
     if isinstance(value, dict):
         pairs = ", ".join(f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {toml(text)}" for name, text in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
+    # JSON's text, numbers and booleans are TOML too, and Python has no writer of TOML.
     return json.dumps(value, ensure_ascii=False)
 
 
 def example() -> str:
-    """Return a configuration file with every option behind a ``#``: with its default, or an example where that is nothing."""
+    """Return a configuration file with every option commented out. Its value is the default, or an example if there is none."""
     *commands, last = settings.TAKERS
     lines = [
         "# Options of accelmetrics. Remove the # in front of those that shall have another value.",

@@ -1,4 +1,4 @@
-"""``accelmetrics dialects``: under whose names the metrics can be given."""
+"""``accelmetrics dialects``: the naming schemes in which metrics can be printed and exported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = ("NAME", "WHOSE NAMES", "NEEDS")
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print a line for each."""
+    """Print one line per dialect."""
     rows = []
     for name in registry.names():
         made = guarded(registry.dialect, name)

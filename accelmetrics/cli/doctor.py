@@ -1,4 +1,4 @@
-"""``accelmetrics doctor``: whether each source works, on what evidence, and what to do where it does not."""
+"""``accelmetrics doctor``: whether each source works, the evidence, and the remedy if it does not."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, Share
 INDENT = "  "
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 STATUSES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-"""Exit statuses of a check, and their words, as Nagios' plug-ins have them."""
+"""Words for the exit statuses of a check. Both follow Nagios' plug-ins."""
 STATUS_OF = {"warning": WARNING, "critical": CRITICAL}
 CHECK_OPEN_TIMEOUT = 5.0
-"""Seconds for which a check waits for drivers to open: ``check_nrpe`` gives up after ten."""
+"""Seconds that a check waits for drivers to open. ``check_nrpe`` gives up after ten."""
 EXAMPLES = """\
   accelmetrics doctor
   accelmetrics doctor --backends nvidia --json | jq '.backends[0].advice'
@@ -49,7 +49,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the findings."""
+    """Print the findings. Return 1 with ``--strict`` if a device cannot be read, and a Nagios status with ``--check``."""
     if options.check:
         return check(options, out)
     found = diagnose(**arguments.reading(options))
@@ -58,17 +58,19 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def check(options: Namespace, out: Stdout) -> int:
-    """Print one line on the health of the devices: what cannot be read, and what rules find that needs no time to be found.
+    """Print one line on the devices' health and return its Nagios status.
 
-    Xid errors are those of the kernel's log, since NVML tells of none before it was asked to.
+    The line names devices and sources that cannot be read, and findings of the rules that need only one reading.
     """
-    with suppress(OSError), closing(KernelLog()) as log:  # why it cannot be read stands in the line below
+    # NVML reports no Xid error from before it was asked to, so the errors up to now come from the kernel's log.
+    with suppress(OSError), closing(KernelLog()) as log:  # the printed line says why the log cannot be read
         log.count_all()
     try:
         found, snapshot = examine(**{"open_timeout": CHECK_OPEN_TIMEOUT, **arguments.reading(options)})
     except AccelMetricsError as error:
         out.write(f"UNKNOWN: {printable(str(error))}\n")
         return UNKNOWN
+    # One reading makes no time pass, so rules that need a condition to last find nothing here.
     engine = FindingEngine(rules_of(DEFAULT), 1.0, {})
     judged = engine.judge(snapshot, row_of(snapshot, time.monotonic()), (), joined=True).current
     problems = [(STATUS_OF[one.severity], f"{one.key}: {one.message}") for one in judged if one.severity in STATUS_OF]
@@ -88,13 +90,13 @@ def check(options: Namespace, out: Stdout) -> int:
 
 
 def facts(found: Diagnosis) -> dict[str, Any]:
-    """Return the findings, and on which system they were made, ready for ``json``."""
+    """Return the findings and the system's versions as plain values for ``json``."""
     machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     return {**machine, **found.to_dict()}
 
 
 def render(found: Diagnosis, width: int) -> str:
-    """Return the findings as text of so many columns."""
+    """Return the findings as text, wrapped to the width in columns."""
     head = f"accelmetrics {__version__} on {found.hostname}: Python {platform.python_version()}, {platform.platform()}"
     parts: list[Iterable[tuple[int, str]]] = [[(0, head)]]  # paragraphs with their depth
     broken = [backend for backend in found.backends if backend.broken]
@@ -117,7 +119,7 @@ def render(found: Diagnosis, width: int) -> str:
 
 
 def verdict(found: Diagnosis) -> str:
-    """Return the last line: how many devices can be read."""
+    """Return the last line: the number of devices that can and cannot be read."""
     devices = [device for backend in found.backends for device in backend.devices]
     readable = sum(device.readable for device in devices)
     bad = found.unreadable
@@ -128,20 +130,20 @@ def verdict(found: Diagnosis) -> str:
 
 
 def _kernel_log(problem: str) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs of a log that cannot be read."""
+    """Yield the paragraphs about a kernel log that cannot be read, each with its depth."""
     yield 0, f"problem: {problem}: Xid errors before the start of a program are not seen, and those of NVSwitches never"
     yield 1, "what to do: give the daemon CAP_SYSLOG (deploy/systemd/kernel-log.conf does), or set kernel.dmesg_restrict to 0"
 
 
 def _shared(shared: SharedReadings) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs of readings that processes share."""
+    """Yield the paragraphs about one file of shared readings, each with its depth."""
     yield 0, shared.path
     age = "no reading yet" if shared.age_seconds is None else f"the newest reading is {brief(shared.age_seconds)} old"
     yield 1, f"problem: {shared.problem}" if shared.problem else f"process {shared.pid} reads, in epoch {shared.epoch}: {age}"
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs of a backend, each with its depth; those that are empty are left out."""
+    """Yield the paragraphs about a backend, each with its depth. An empty text is not printed."""
     words = {"absent": "not present", "ok": "works", "degraded": "works in part", "failed": "does not work", "timed_out": "does not answer"}
     source = f", read from {backend.source}" if backend.source and backend.status != "absent" else ""
     yield 0, f"{backend.name}: {words[backend.status]}{source}"

@@ -1,4 +1,4 @@
-"""``accelmetrics dump``: one reading on one screen, as one document, or a document a line for as long as wanted."""
+"""``accelmetrics dump``: one reading as tables or as one document, or a stream of readings, one document per line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
 nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training"""
 SHORT = ("json", "jsonl", "csv")
-"""Formats that have an option of their own."""
+"""Formats that are also options, such as ``--json``."""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 OPTIONS: arguments.Groups = {
     "": {
@@ -91,14 +91,14 @@ OPTIONS: arguments.Groups = {
 
 
 def format_of(options: Namespace, repeated: bool) -> str:
-    """Return the format that is asked for, or is usual.
+    """Return the requested format, or the default for these options.
 
     Args:
-        options: Of the command.
-        repeated: Whether it is a stream.
+        options: The command's options.
+        repeated: Whether several readings are printed.
 
     Raises:
-        UsageError: Some options exclude each other.
+        UsageError: Two options exclude each other.
     """
     short = [name for name in SHORT if getattr(options, name)]
     for name in short:
@@ -144,13 +144,14 @@ def format_of(options: Namespace, repeated: bool) -> str:
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Read and print documents."""
+    """Read the devices, or the archive of ``--replay``, and print them."""
     if options.replay:
         from accelmetrics.visibility.replay import Recording, replaying
 
         in_a_child = options.isolation == "process"
         arguments.refuse((in_a_child, "--replay answers in this process, and excludes --isolation process"))
         recording = Recording(options.replay)
+        # The archive has answers of the sources that it was recorded with, so they are the default.
         for name, value in recording.options.items():
             setattr(options, name, getattr(options, name) or value)
         with replaying(recording):
@@ -179,11 +180,11 @@ def _read(options: Namespace, out: Stdout) -> int:
 
 
 def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Callable[[Snapshot], str]:
-    """Return the function that formats a snapshot.
+    """Return the function that formats a snapshot as text.
 
     Raises:
-        UnknownNameError: There is no such dialect.
-        WriteError: The file that rows are added to holds something else.
+        UnknownNameError: There is no dialect of this name.
+        WriteError: The CSV file to append to has another header.
     """
     dialect = None
     if options.keys != OWN_KEYS:
@@ -200,7 +201,7 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
         from accelmetrics.cli import formats
 
         if form == "table":
-            end = "\n" if repeated else ""  # an empty line behind each of several tables
+            end = "\n" if repeated else ""  # an empty line separates the tables of a stream
             if dialect is not None:
                 return lambda snapshot: formats.names(snapshot, dialect) + end
             if options.names:
@@ -226,7 +227,12 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
 
 
 def settled(sample: Callable[[], Snapshot], settle: float) -> Snapshot:
-    """Take a reading; where some key needs an interval, take a second one so many seconds later."""
+    """Return a reading. If a metric is missing because it needs an interval, wait and return a second reading.
+
+    Args:
+        sample: Takes a reading.
+        settle: Seconds between the two readings; 0 for no second one.
+    """
     snapshot = sample()
     if settle and any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
         time.sleep(settle)
@@ -235,7 +241,13 @@ def settled(sample: Callable[[], Snapshot], settle: float) -> Snapshot:
 
 
 def readings(sample: Callable[[], Snapshot], interval: float, number: int | None) -> Iterator[Snapshot]:
-    """Yield readings on an absolute schedule: the time that one takes does not delay the next, and missed ticks are left out."""
+    """Yield readings on an absolute schedule: a slow reading does not shift later ones, and missed ticks are skipped.
+
+    Args:
+        sample: Takes a reading.
+        interval: Seconds between readings.
+        number: Number of readings; None for no end.
+    """
     start = time.monotonic()
     taken = 0
     while True:
@@ -243,5 +255,5 @@ def readings(sample: Callable[[], Snapshot], interval: float, number: int | None
         taken += 1
         if taken == number:
             return
-        # The rest of the interval: never below 0, and finite, however short the interval is.
+        # The remainder of the interval is never negative and always finite, however short the interval is.
         time.sleep(interval - (time.monotonic() - start) % interval)

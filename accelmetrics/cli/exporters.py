@@ -1,4 +1,4 @@
-"""``accelmetrics exporters``: where records can go."""
+"""``accelmetrics exporters``: the destinations of records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = ("NAME", "WHERE RECORDS GO", "NEEDS")
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print a line for each."""
+    """Print one line per exporter."""
     rows = [(name, where, needs) for name, (_, where, needs) in registry.EXPORTERS.items()]
     for name in registry.names()[len(rows) :]:
         loaded = guarded(registry.load, name)
