@@ -41,6 +41,7 @@ def page() -> bytes:
     """The page, in light colours: a training run on eight GPUs, of which one is lost and one has memory errors."""
     with NvmlSimulator(8) as machine, tempfile.TemporaryDirectory() as profile, tempfile.TemporaryDirectory() as shared:
         start_well(machine)
+        train(machine, 0.0)
         for index in range(len(machine.gpu)):
             machine.processes(index, [Process(os.getpid(), used=60 << 30, sm=90)])
         with (
@@ -60,7 +61,7 @@ def page() -> bytes:
                     lost = True
                 time.sleep(0.1)
             browser.until_text("#findings", "gpu.6")
-            browser.resize((1200, 1430))
+            browser.resize((1200, 1490))
             return driver.get_screenshot_as_png()
 
 

@@ -15,7 +15,7 @@ from accelmetrics.schemas.record import Step
 from accelmetrics.views.page.documents import POINTS, READINGS, PageHistory
 from tests.sampling.node import job_environment, rank
 from tests.simulators.nvml import NvmlSimulator, Ramp
-from tests.views.page.browser import Browser
+from tests.views.page.browser import AXE, Browser
 from tests.views.page.node import Node, serving
 from tests.views.page.test_history import reading
 from tests.views.page.test_page import clean, opened, over
@@ -147,5 +147,6 @@ def test_a_training_is_beside_the_devices(browser: Browser, node: Node, tmp_path
     marks = browser.text(f"{figure} .marks")
     assert marks.startswith("▲ ")
     assert marks in browser.run("return document.querySelector(arguments[0]).ariaLabel", f"{figure} canvas")
+    assert not AXE.exists() or browser.axe() == []
     browser.screenshot("page-training")
     clean(browser, node)

@@ -8,6 +8,7 @@ const LINES = 8; // with more devices than that their least, median and greatest
 const POINTS = 600; // that the server gives at most
 const SHORTEST = 30; // seconds that a graph shows at least
 const HEIGHT = 150;
+const AXIS = 48; // pixels for its numbers
 const SHORTEST_DRAG = 5; // pixels that are a zoom and no click
 const ROWS_AT_POINTER = 12;
 const TWOS = Array.from({ length: 60 }, (_, power) => 2 ** power);
@@ -275,12 +276,14 @@ export class Graph {
       points: { show: false, filter: (plot, i) => lonely(plot.data[i]) },
     });
     const ofBytes = this.unit.startsWith("By");
-    const values = { ...axis, size: ofBytes ? 86 : this.fitted ? 72 : 48, values: (_, at) => at.map((value) => (ofBytes ? quantity(value, this.unit) : plain(value))) };
+    const values = { ...axis, size: ofBytes ? 86 : this.fitted ? 72 : AXIS, values: (_, at) => at.map((value) => (ofBytes ? quantity(value, this.unit) : plain(value))) };
     this.#plot = new uPlot(
       {
         width: this.area.clientWidth || 300,
         height: this.#height,
         legend: { show: false },
+        // Where there is no axis, its room is kept: graphs below one another have the same times below one another.
+        padding: [null, null, null, own ? AXIS : null],
         cursor: {
           // By time alone: another graph's values are none of this one's.
           y: false,
