@@ -132,11 +132,11 @@ def gpu_lines(record: Record) -> Iterator[JsonLine]:
 
 
 def training_lines(record: Record, begun: JsonLine | None = None) -> list[JsonLine]:
-    """Return a line for each step, also those without a number. A missing value is None.
+    """Return a line for each step, including steps without a number. A missing value is None.
 
     Args:
-        record: Has the steps.
-        begun: The last line of the record before: a program may log the numbers of a step in several calls, which make one line.
+        record: The record with the steps.
+        begun: The last line of the previous record. A program may log the numbers of a step in several calls, which belong to one line.
     """
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     lines = [] if begun is None else [dict(begun)]
@@ -151,7 +151,8 @@ def training_lines(record: Record, begun: JsonLine | None = None) -> list[JsonLi
 
 
 def has_numbers(line: JsonLine) -> bool:
-    """Return whether a step's line has any number that the program logged, besides the epoch, which some frameworks log at each step."""
+    """Return whether a step's line has any logged number other than the epoch."""
+    # Some frameworks log the epoch at every step, so it alone is no reason for a line.
     return any(line[field] is not None for field in STEP_FIELDS if field != "epoch")
 
 

@@ -1,7 +1,7 @@
-"""A line for every record, for people: ``GPU Monitor - GPU0: 85%/76% | GPU1: 0%/3%`` (utilisation/memory in use).
+"""Prints a line for every record: ``GPU Monitor - GPU0: 85%/76% | GPU1: 0%/3%`` (utilisation/memory in use).
 
-What rules find stands behind it while it lasts: ``| ! 2 findings: hot gpu.0, hot gpu.1``.
-On a terminal it can be a table instead that is drawn in place, a row for each device, with bars; elsewhere a record is one line.
+Current findings follow: ``| ! 2 findings: hot gpu.0, hot gpu.1``. On a terminal, a table with a row per device and bars can be drawn in
+place instead.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 Style = Literal["line", "table"]
 STYLES = get_args(Style)
 MOST_FINDINGS = 3
-"""Findings that a line names; the others are counted."""
+"""Maximum number of findings in a line; further ones are only counted."""
 LINE = 80
-"""Columns of a line where no terminal says how many there are."""
+"""Width of a line if the terminal's width is unknown."""
 
 
 class ConsoleExporter:
-    """Prints records.
+    """Prints records to a stream.
 
     Args:
-        style: ``line``: a line each. ``table``: a table drawn in place on a terminal (extra ``rich``), lines elsewhere.
+        style: ``line``: a line per record. ``table``: a table drawn in place on a terminal (extra ``rich``), otherwise lines.
         stderr: Print to standard error instead of standard output.
-        stream: Where to print, instead of either.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        stream: Stream to print to, instead of a standard stream.
+        metrics: Metrics to print: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Attributes:
         stderr: Whether it prints to standard error.
-        stream: Where it prints instead; None for neither but the standard streams. To be set before it is opened.
+        stream: Stream to print to; None for a standard stream. Set it before ``open``.
 
     Raises:
-        InvalidOptionError: There is no such style.
+        InvalidOptionError: The style is unknown.
         MissingDependencyError: The table needs a package that is not installed.
     """
 
@@ -68,7 +68,7 @@ class ConsoleExporter:
             require("rich", "rich")
 
     def open(self) -> None:
-        """Begin to draw, where there is something to draw on."""
+        """Start the table, if the stream is a terminal."""
         stream = self._stream()
         if self._style == "table" and stream is not None and stream.isatty():
             from rich.console import Console
@@ -86,7 +86,7 @@ class ConsoleExporter:
                     setattr(sys, name, self._above[name])
 
     def export(self, record: Record) -> None:
-        """Print one."""
+        """Print a record, or draw the table for it."""
         stream = self._stream()
         if stream is None:  # a program without a console
             return
@@ -98,10 +98,10 @@ class ConsoleExporter:
         print(begin_line(stream) + text, file=stream, flush=True)
 
     def flush(self) -> None:
-        """Return at once: every record is printed when it comes."""
+        """Do nothing: every record is printed when it is exported."""
 
     def close(self) -> None:
-        """Leave the table as it stands."""
+        """Stop drawing. The last table remains on the terminal."""
         if self._live is not None:
             for name, above in self._above.items():
                 if getattr(sys, name) is above:
@@ -111,7 +111,7 @@ class ConsoleExporter:
             self._above.clear()
 
     def _picture(self) -> RenderableType:
-        """Return the table below the lines that the program has not ended."""
+        """Return the table, after the program's unfinished lines."""
         from rich.console import Group
 
         begun = [line for above in self._above.values() if (line := above.begun) is not None]
@@ -124,23 +124,23 @@ class ConsoleExporter:
 
 
 class StreamAbove:
-    """A standard stream of the program while a table is drawn: its lines stand above the table, a progress bar in place.
+    """Replaces a standard stream of the program while a table is drawn, so that lines and progress bars appear above the table.
 
     Args:
-        stream: The stream that it replaces; everything but writing is passed on to it.
+        stream: The replaced stream. All calls except writing are passed on to it.
         live: The table on the terminal.
 
     Attributes:
-        stream: The stream that it replaces.
+        stream: The replaced stream.
     """
 
     def __init__(self, stream: TextIO, live: Live) -> None:
         self.stream, self._live = stream, live
         self._lock = threading.Lock()
-        self._line = ""  # with the carriage return at its end: what follows is written over it
+        self._line = ""  # the unfinished line; a carriage return at its end means that later text overwrites it
 
     def write(self, text: str) -> int:
-        """Print whole lines above the table, and keep the last one until it ends."""
+        """Print complete lines above the table, and keep an unfinished line until it ends."""
         with self._lock:
             *lines, rest = (self._line + text).split("\n")
             self._line = rest.rstrip("\r").rpartition("\r")[2] + "\r" * rest.endswith("\r")
@@ -150,11 +150,11 @@ class StreamAbove:
 
     @property
     def begun(self) -> Text | None:
-        """The line that has no end yet; None where there is none."""
+        """The unfinished line; None if there is none."""
         return _shown(self._line, no_wrap=True) if self._line else None
 
     def flush(self) -> None:
-        """Draw the line that has no end yet."""
+        """Draw the unfinished line."""
         self._live.refresh()
 
     def __getattr__(self, name: str) -> Any:
@@ -162,38 +162,34 @@ class StreamAbove:
 
 
 def _shown(line: str, no_wrap: bool = False) -> Text:
-    """Return a line as a terminal shows it: a carriage return begins it again, and one at its end leaves it."""
+    """Return a line as a terminal shows it: text after a carriage return overwrites the line. One at the end changes nothing."""
     from rich.text import Text
 
     return Text.from_ansi(line.rstrip("\r"), no_wrap=no_wrap)
 
 
 def begin_line(stream: TextIO) -> str:
-    """Return what goes to the beginning of a line of a terminal: the next one, if a progress bar stands on this one. Elsewhere nothing.
-
-    Spaces for a whole line end at the right edge of this one where nothing stood on it, and else on the next one.
-    """
+    """Return the text that moves a terminal to the beginning of an empty line; empty if the stream is no terminal."""
+    # Spaces for a whole line reach the right edge if the line is empty. If a progress bar is on it, they continue on the next line.
     columns = columns_of(stream)
     return f"{' ' * columns}\r\x1b[K" if columns else ""
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the columns of the terminal that a stream writes to; 0 where it is none, or one that moves no cursor.
-
-    A terminal that gives 0 columns, as serial lines and some containers do, is taken for a usual one.
-    """
+    """Return the width of the terminal that a stream writes to; 0 if it is no terminal, or one without cursor movement."""
+    # Serial lines and some containers report 0 columns. These count as terminals of usual width.
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         return 0
     try:
         return os.get_terminal_size(stream.fileno()).columns or LINE
-    except (OSError, ValueError):  # a stand-in for a terminal
+    except (OSError, ValueError):  # an object that only claims to be a terminal
         return 0
 
 
 def line(snapshot: Snapshot, findings: Sequence[Finding] = (), width: int = LINE) -> str:
-    """Format a snapshot as one line: its whole devices, or the host where there is none; the sources that do not answer; what lasts.
+    """Format a snapshot as one line: its whole devices (or the host if there is none), silent sources and current findings.
 
-    Where that is wider than the width, devices take fewer words, and many of them one range; then findings are counted alone.
+    If the line is too wide, devices are abbreviated, then shown as ranges; then findings are only counted.
     """
     silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
     names = [f"{finding.rule} {finding.key}".rstrip() for finding in findings]
@@ -210,7 +206,7 @@ def line(snapshot: Snapshot, findings: Sequence[Finding] = (), width: int = LINE
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the devices of a snapshot, or the host where there is none, in ever fewer words."""
+    """Yield texts of decreasing length for the devices of a snapshot, or for the host if there is none."""
     devices = [one for one in vitals(snapshot) if one.whole]
     if not devices:
         metrics = snapshot.metrics
@@ -241,9 +237,9 @@ def _percent(value: float | None) -> str:
 # A table of the devices: a row for each, with bars, and a line for the host
 
 WIDE = 200
-"""Columns of a table whose width is not given."""
+"""Default width of the table, in characters."""
 SPACE = 2
-"""Columns between two columns."""
+"""Number of characters between two columns."""
 WARNED = "bold red"
 
 
@@ -257,11 +253,11 @@ SHAPES: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
     (0, False, ("Name", "Power", "Temp")),
     (0, False, ("Name", "Power", "Temp", "Memory")),
 )
-"""Columns of a bar, whether memory is shown as an amount too, and the columns that are left out. The first that fits is taken."""
+"""Width of bars, whether memory is also shown as an amount, and columns that are left out. The first shape that fits is used."""
 
 
 def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
-    """Lay out a snapshot as something that rich draws, in so many columns."""
+    """Return a snapshot as a renderable of rich that fits into ``width`` characters."""
     from rich.console import Group
     from rich.text import Text
 
@@ -274,14 +270,14 @@ def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
 
 
 def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
-    """Draw the devices in the richest shape that fits."""
+    """Return the table of the devices in the first shape that fits."""
     from rich.table import Table
     from rich.text import Text
 
     for columns, amount, left_out in SHAPES:
         rows = [_cells(one, columns, amount, left_out) for one in devices]
         taken = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
-        if taken - SPACE <= width:  # behind the last column there need be no space
+        if taken - SPACE <= width:  # no space is needed after the last column
             break
     else:
         return Text("too narrow", no_wrap=True, overflow="ellipsis")
@@ -294,7 +290,7 @@ def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
 
 
 def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -> dict[str, Text]:
-    """Return a device's row by the headings of its columns; one that says nothing says why."""
+    """Return the cells of a device's row by heading. A device without values shows the reason."""
     from rich.text import Text
 
     held = _bar(one.memory_percent, columns)
@@ -317,7 +313,7 @@ def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -
 
 
 def _heading(snapshot: Snapshot, width: int) -> str:
-    """Head the table with the host and the time, or as much of both as fits: the end of a number is never missing."""
+    """Return the heading: the host and the time, or less if they do not fit. Nothing is cut in the middle."""
     from rich.cells import cell_len
 
     host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
@@ -326,7 +322,7 @@ def _heading(snapshot: Snapshot, width: int) -> str:
 
 
 def host_line(snapshot: Snapshot, width: int = WIDE) -> str:
-    """Return what the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
+    """Return a line with the use of the host's processors and memory and of the watched process, as far as it fits."""
     metrics = snapshot.metrics
     parts = [
         ("cpu", processors(metrics), " %"),

@@ -1,8 +1,8 @@
-"""The pair of JSON-lines files that home-grown training dashboards read: one about the devices, one about the training.
+"""Writes the pair of JSON-lines files that home-grown training dashboards read: one about devices, one about the training.
 
-``gpu_metrics_YYYYMMDD_HHMMSS.jsonl`` has a line per device and reading, ``training_metrics_YYYYMMDD_HHMMSS.jsonl`` one per step
-that the program logged, written when the next step begins or at a flush. The time in the names is when the exporter was opened
-(UTC): a restart begins a new pair, and so does every process, with ``-1``, ``-2`` behind the time where that name is taken.
+``gpu_metrics_YYYYMMDD_HHMMSS.jsonl`` has a line per device and reading. ``training_metrics_YYYYMMDD_HHMMSS.jsonl`` has a line per logged
+step, written when the next step begins or at a flush. The time in the names is the time at which the exporter was opened (UTC). Each
+restart and each process begins a new pair; if a name exists, ``-1``, ``-2`` and so on are appended to the time.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelecti
 
 
 class TrainingFilesExporter:
-    """Writes a pair of files into a directory, which is made where it is missing.
+    """Writes a pair of files to a directory, which is created if it does not exist.
 
     Args:
-        directory: Where.
-        fsync_every: After how many writes to a file it is made to reach the disk. 0 leaves it to the system. Flushing and
-            closing do it too.
-        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        directory: The directory.
+        fsync_every: Number of writes to a file between two syncs to the disk. 0 leaves syncing to the system. Flushing and closing also
+            sync.
+        metrics: Metrics to export: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: An option makes no sense, or something else than a directory has that name.
+        InvalidOptionError: An option has an invalid value, or the path is no directory.
     """
 
     name = "training-files"
@@ -44,19 +44,19 @@ class TrainingFilesExporter:
         self._every = fsync_every
         self._files: tuple[LineFile, ...] = ()
         self._written: dict[LineFile, object] = {}
-        self._begun: JsonLine | None = None  # of the last step, which may be logged again
+        self._begun: JsonLine | None = None  # line of the last step, which later calls may complete
         self._time_ns = 0
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that are open: of the devices, of the training."""
+        """The open files: devices, training."""
         return tuple(file.path for file in self._files)
 
     def open(self) -> None:
-        """Make both files.
+        """Create both files.
 
         Raises:
-            OSError: The directory or a file cannot be made; neither is there.
+            OSError: The directory or a file cannot be created; then neither file exists.
         """
         make_folder(self.directory)
         moment = f"{datetime.now(timezone.utc):%Y%m%d_%H%M%S}"
@@ -76,11 +76,11 @@ class TrainingFilesExporter:
                 return
 
     def export(self, record: Record) -> None:
-        """Add the record's lines to both files; to a file that has them already, when it is offered again, none.
+        """Append the record's lines to both files. On a retry, a file that already has them is left unchanged.
 
         Raises:
-            OSError: A file cannot be written; it is as it was.
-            DocumentError: A value is not finite, which JSON cannot hold.
+            OSError: A file cannot be written; it is unchanged.
+            DocumentError: A value is not finite, which JSON cannot represent.
         """
         steps = training_lines(record, self._begun)
         parts = (record.snapshot, list(gpu_lines(record))), (record.steps, [line for line in steps[:-1] if has_numbers(line)])
@@ -101,10 +101,10 @@ class TrainingFilesExporter:
             file.write(lambda _: text, time_ns)
 
     def flush(self) -> None:
-        """Have everything reach the disk, also the last step, which then has its line.
+        """Write the line of the last step, and sync both files to the disk.
 
         Raises:
-            OSError: The disk has a fault, or is full after all.
+            OSError: The disk has a fault or is full.
         """
         if self._files and self._begun is not None:
             if has_numbers(self._begun):
@@ -114,10 +114,10 @@ class TrainingFilesExporter:
             file.sync()
 
     def close(self) -> None:
-        """Have everything reach the disk, and close both files.
+        """Sync both files to the disk and close them.
 
         Raises:
-            OSError: As for :meth:`flush`; the files are closed.
+            OSError: As for :meth:`flush`; the files are closed nevertheless.
         """
         files = self._files
         with ExitStack() as closing:

@@ -1,10 +1,10 @@
-"""What each job on this machine came to: a window of the monitor for each, and a file with its results when it has ended.
+"""Summaries of the jobs on this machine: a window of the monitor per job, and a file with the results when the job has ended.
 
-The file is there from the moment at which the job was noticed, so that an Epilog knows whether to wait for one. How long a device was held
-is the scheduler's word (Prolog to Epilog); what it did meanwhile is what was measured, and the rest of the time is told as not measured.
+The file exists as soon as the job is noticed, so that an Epilog knows whether to wait for the results. The time for which a device was held
+comes from the scheduler (Prolog to Epilog). Use and energy come from readings, and time without readings is reported as not measured.
 
-A job that goes on while the daemon is started anew is one job: what was measured of it before is added. The energy of the time between is
-the rise of the device's own counter; where that is not known, it is said beside the number.
+If the daemon restarts during a job, the results from before are added. The energy of the gap is the rise of the device's energy counter; if
+the counter is unknown, a reason is reported with the number.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from accelmetrics.visibility.slurm_jobs import Job, read_small
 VERSION = 1
 STATES = ("running", "ended")
 UNWATCHED = "it ended while no daemon ran: at this time, that of the last reading, or later"
-"""The reason beside the end of a job, and beside all that follows from its length."""
+"""Reason why the end of a job, and numbers that depend on it, are only lower bounds."""
 KEPT = 200
-"""Summaries of jobs that have ended; the oldest go."""
+"""Maximum number of summaries of ended jobs; the oldest are removed."""
 HOUR = 3600.0
 MEASURES = {
     "utilization_percent_mean": (UTILIZATION, "mean"),
@@ -41,21 +41,21 @@ MEASURES = {
     "power_watts_mean": (POWER, "mean"),
     "temperature_celsius_max": (TEMPERATURE, "max"),
 }
-"""What is told of a device: its metric, by the names that it has, and which statistic."""
+"""Names of the metric, in order of preference, and the statistic of each number in a device's row."""
 
 
 @dataclass
 class Earlier:
-    """What was measured of a job before the daemon was started anew.
+    """Results of a job from before a restart of the daemon. Times are in seconds since 1970.
 
     Attributes:
-        began: When the job began, in seconds since 1970: another job may have its number.
-        noticed: When it was found first.
-        written: Until when it was measured.
-        alive: When the daemon was last known to run; None where it is this process, which began its readings again.
-        interruptions: How often the daemon was started anew before that.
-        interrupted_seconds: For how long it did not run, all in all.
-        devices: By identity, what its summary said of each device, and ``counter_joules``, what the device's counter said then.
+        began: Start of the job. It distinguishes the job from a later one with the same number.
+        noticed: Time at which the daemon first saw the job.
+        written: Time up to which it was measured.
+        alive: Time at which the daemon was last known to run; None if this process itself restarted its readings.
+        interruptions: Number of earlier restarts of the daemon.
+        interrupted_seconds: Total time for which the daemon did not run.
+        devices: Row of the summary by unique id of the device, and ``counter_joules``, the value of the energy counter at that time.
     """
 
     began: float
@@ -69,14 +69,14 @@ class Earlier:
 
 @dataclass
 class _Watched:
-    """A job that goes on.
+    """A running job.
 
     Attributes:
         job: The job.
-        window: What is measured, since it was noticed by this process.
-        noticed: When that was.
-        earlier: What was measured before.
-        gaps: By device, the joules by its counter from then until the window's first reading.
+        window: The window that measures it, since this process noticed it.
+        noticed: Time of that.
+        earlier: Results from before a restart.
+        gaps: Energy in joules between the last earlier reading and the window's first, by the device's counter.
     """
 
     job: Job
@@ -87,13 +87,13 @@ class _Watched:
 
 
 class JobSummaries:
-    """Follows the jobs of this machine. Called with them at each look, from one thread.
+    """Measures the jobs of this machine. It is called repeatedly with the current jobs, from a single thread.
 
     Args:
-        monitor: What measures.
-        folder: Where summaries are written.
-        wall: Tells the time, in seconds since 1970.
-        earlier: By id, jobs that an earlier daemon measured.
+        monitor: The monitor that measures.
+        folder: Directory for the summaries.
+        wall: Function that returns the time in seconds since 1970.
+        earlier: Results of an earlier daemon by job id.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class JobSummaries:
         self._folder = Path(folder)
         self._wall = wall
         self._earlier = dict(earlier or {})
-        self._watched: dict[str, _Watched] = {}  # by id, jobs that go on
+        self._watched: dict[str, _Watched] = {}  # running jobs by id
         self._failed = ""
         self._looked = self._closed = False
         self._lock = threading.Lock()
 
     def __call__(self, jobs: Sequence[Job]) -> None:
-        """Begin windows of jobs that are new, and write what those came to that have ended, or are there no more."""
+        """Begin windows for new jobs, and write the summaries of jobs that have ended or are no longer listed."""
         with self._lock:
-            if self._closed:  # a look that was going on meanwhile would begin them all anew
+            if self._closed:  # a call that was already waiting for the lock would begin all windows again
                 return
             listed = {job.job_id: job for job in jobs}
             if not self._looked:
@@ -119,7 +119,7 @@ class JobSummaries:
                 self._end_unwatched(listed.keys())
             for job_id, watched in list(self._watched.items()):
                 job = listed.get(job_id)
-                # The same id with another beginning is another job: Slurm runs a job again under its number.
+                # The same id with another start time is another job: Slurm requeues a job under its number.
                 same = job if job is not None and job.began == watched.job.began else None
                 if same is None or same.ended is not None:
                     del self._watched[job_id]
@@ -137,11 +137,11 @@ class JobSummaries:
 
     @property
     def running(self) -> frozenset[str]:
-        """The ids of the jobs that go on."""
+        """Ids of the running jobs."""
         return frozenset(self._watched.copy())
 
     def totals(self) -> dict[str, Earlier]:
-        """Return what the jobs that go on have come to until the latest reading: another process may go on from there."""
+        """Return the results of running jobs up to the latest reading, from which another process may continue."""
         with self._lock:
             latest, found = self._monitor.latest, {}
             metrics = {} if latest is None else latest.metrics
@@ -151,10 +151,10 @@ class JobSummaries:
                 interrupted = document["interruptions"], document["interrupted_seconds"]
                 now = self._wall()
                 found[job_id] = Earlier(watched.job.began, document["noticed"], now, now, *interrupted, devices)
-            return {**self._earlier, **found}  # those whose file was not found yet may still be
+            return {**self._earlier, **found}  # earlier jobs that have not been listed yet may still run
 
     def close(self) -> None:
-        """Write what the jobs that go on have come to until now: it is measured no further."""
+        """Write the summaries of running jobs, and end their measurement."""
         with self._lock:
             self._closed = True
             for watched in self._watched.values():
@@ -163,7 +163,7 @@ class JobSummaries:
             self._watched.clear()
 
     def _document(self, watched: _Watched, ended: float | None) -> dict[str, Any]:
-        """Return the summary of a job, with what was measured of it before."""
+        """Return the summary of a job, including earlier results."""
         latest, earlier, window = self._monitor.latest, watched.earlier, watched.window
         slots = () if latest is None else tuple(latest.identities)
         if latest is not None and earlier is not None:
@@ -172,14 +172,14 @@ class JobSummaries:
                 now, energy = latest.metrics.get(f"{slot.key}.{COUNTER}"), window.energy_joules.get(slot.key)
                 if slot.unique_id in watched.gaps or before is None or now is None or energy is None or energy.source != "counter":
                     continue
-                if now - energy.joules >= before:  # else it began anew
+                if now - energy.joules >= before:  # otherwise the counter was reset
                     watched.gaps[slot.unique_id] = now - energy.joules - before
         job = watched.job._replace(ended=ended)
         document = summary(job, window, slots, watched.noticed, self._wall(), earlier, watched.gaps)
         return {**document, "hostname": self._monitor.labels.get("hostname", "")}
 
     def _write(self, watched: _Watched, ended: float | None) -> None:
-        """Write a summary; a folder that cannot be written to is told once."""
+        """Write a summary. A directory that cannot be written to is logged once."""
         self._write_file(watched.job.job_id, self._document(watched, ended))
 
     def _write_file(self, job_id: str, document: Mapping[str, Any]) -> None:
@@ -193,7 +193,8 @@ class JobSummaries:
                 log.warning("no summaries of jobs: %s", error)
 
     def _end_unwatched(self, listed: Set[str]) -> None:
-        """Write the end of the jobs that ended while no daemon ran: their files are gone, and nobody else ends their summaries."""
+        """Write final summaries of jobs that ended while no daemon ran."""
+        # The files that describe these jobs are gone, so nothing else would complete the summaries.
         for path in sorted(self._folder.glob("*.json")):
             document = _summary_in(path)
             if document is None or document["state"] != STATES[0] or path.stem in listed:
@@ -210,21 +211,21 @@ class JobSummaries:
                 job = Job(path.stem, document["scheduler"], document["labels"], (), known.began, last)
                 ended = summary(job, self._monitor.window(), (), last, last, known, devices_held=document["devices_held"])
                 self._write_file(path.stem, {**ended, "ended_reason": UNWATCHED, "hostname": document["hostname"]})
-            except (KeyError, TypeError, OSError) as error:  # of another release, or removed meanwhile
+            except (KeyError, TypeError, OSError) as error:  # written by another release, or removed meanwhile
                 log.warning("the summary of job %s stays as it is: %s", path.stem, error)
 
     def _prune(self) -> None:
-        """Remove the oldest summaries; what else may lie in the folder stays."""
+        """Remove the oldest summaries. Other files in the directory are not touched."""
         try:
             ended = [path for path in self._folder.glob("*.json") if path.stem not in self._watched and _summary_in(path)]
             for path in sorted(ended, key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 path.unlink()
-        except OSError as error:  # removed by an Epilog meanwhile, or no folder: the next one tries again
+        except OSError as error:  # an Epilog removed a file meanwhile, or the directory is missing: the next call tries again
             log.debug("old summaries stay: %s", error)
 
 
 def _summary_in(path: Path) -> dict[str, Any] | None:
-    """Return the summary in a file; None for a file of somebody else."""
+    """Return the summary in a file; None if the file has other contents."""
     try:
         document = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
@@ -234,13 +235,13 @@ def _summary_in(path: Path) -> dict[str, Any] | None:
 
 
 def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float | None, pause: float) -> dict[str, Any]:
-    """Return what is told of a device, with what was told before the daemon was started anew.
+    """Return a device's row combined with its row from before a restart of the daemon.
 
     Args:
-        row: What was measured since.
-        was: What was told before.
-        gap: The joules of the time between; None where they are not known.
-        pause: How long that was, in seconds: the daemon did not run, or what it measured was not kept.
+        row: The row since the restart.
+        was: The row before it.
+        gap: Energy used between the two, in joules; None if unknown.
+        pause: Time between the two in seconds, for which there are no results.
     """
     if was is None:
         return dict(row)
@@ -282,17 +283,17 @@ def summary(
     gaps: Mapping[str, float] | None = None,
     devices_held: int = 0,
 ) -> dict[str, Any]:
-    """Return what a job came to, as plain values. Hours are those of devices: two held for three hours are six.
+    """Return the summary of a job as plain values. Hours are device hours: two devices held for three hours are six.
 
     Args:
-        job: The job; one without an end goes on.
-        window: What was measured of it.
-        slots: The devices of the machine.
-        noticed: When the window began, in seconds since 1970.
-        now: The time, likewise.
-        earlier: What was measured before the daemon was started anew.
-        gaps: By device, the joules of the time between, where they are known.
-        devices_held: How many devices the job has at least.
+        job: The job; without an end it is still running.
+        window: The window that measures it.
+        slots: Devices of the machine.
+        noticed: Start of the window, in seconds since 1970.
+        now: Current time, in seconds since 1970.
+        earlier: Results from before a restart of the daemon.
+        gaps: Energy between earlier results and the window in joules, by device, as far as known.
+        devices_held: Minimum number of devices of the job.
     """
     pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
     alive = None if earlier is None else earlier.alive
@@ -305,7 +306,7 @@ def summary(
         if slot.key not in mine:
             continue
         busy, energy = first(window.summary, slot.key, UTILIZATION), window.energy_joules.get(slot.key)
-        measured = 0.0 if busy is None else min(busy.seconds, held)  # readings go on for the moment in which the end was noticed
+        measured = 0.0 if busy is None else min(busy.seconds, held)  # readings continue until the end is noticed
         found = {name: (first(window.summary, slot.key, names), part) for name, (names, part) in MEASURES.items()}
         row = {
             "device": slot.key,
@@ -313,7 +314,7 @@ def summary(
             "name": slot.identity.name or slot.identity.vendor,
             "held_seconds": held,
             "measured_seconds": measured,
-            # During which it computed: its utilisation over the time that this was read.
+            # The time during which the device computed: mean utilisation times measured time.
             "used_seconds": None if busy is None else busy.mean / 100.0 * measured,
             **{name: None if one is None else getattr(one, part) for name, (one, part) in found.items()},
             "energy_joules": None if energy is None else energy.joules,
@@ -321,8 +322,9 @@ def summary(
             "energy_reason": None if energy is None else energy.reason or None,
         }
         devices.append(_continued(row, before.pop(slot.unique_id, None), (gaps or {}).get(slot.unique_id), pause))
-    devices += [{name: value for name, value in row.items() if name != "counter_joules"} for row in before.values()]  # not there now
-    given = max(len(job.devices), len(devices), devices_held)  # those that are not read here are held too
+    # Devices that are no longer listed keep their earlier results.
+    devices += [{name: value for name, value in row.items() if name != "counter_joules"} for row in before.values()]
+    given = max(len(job.devices), len(devices), devices_held)  # devices that this daemon does not read are held too
 
     def total(name: str) -> float | None:
         values = [device[name] for device in devices if device[name] is not None]

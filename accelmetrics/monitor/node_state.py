@@ -1,7 +1,7 @@
-"""What a restart of the node's daemon must not lose, in a file: running jobs, findings that last, and counts of Xid errors.
+"""The state of the node's daemon that survives its restarts, in a file: running jobs, current findings and counts of Xid errors.
 
-The file is written every half minute, every five seconds while a job runs, when a finding or a job begins or is over, and at the end.
-Its time of modification is that of the last reading: a daemon that was killed ran until then. It holds until the machine starts anew.
+The file is written every half minute, every five seconds while a job runs, when a finding or a job begins or ends, and at the end. Its
+modification time is the time of the last reading, up to which a killed daemon ran. The state is valid until the machine reboots.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from accelmetrics.schemas.xid import KNOWN_XIDS, MOST_RECENT
 from accelmetrics.visibility.slurm_jobs import read_small, reason_of
 
 EVERY, EVERY_OF_JOBS = 30.0, 5.0
-"""Seconds from one writing to the next; while jobs run, of which a killed daemon loses what it measured since."""
+"""Seconds between two writes; shorter while jobs run, because a killed daemon loses the results since the last write."""
 LARGEST = 8 << 20
 BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -84,7 +84,7 @@ class _State(_Part):
 
 
 def _begin_counts(xids: Mapping[str, _Xids]) -> None:
-    """Have counts of Xid errors go on from these, by address."""
+    """Initialise the counts of Xid errors, by PCI address."""
     KNOWN_XIDS.begin(
         {address: dict(known.counts) for address, known in xids.items()},
         {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in xids.items()},
@@ -92,15 +92,15 @@ def _begin_counts(xids: Mapping[str, _Xids]) -> None:
 
 
 class NodeState:
-    """The state of a daemon, in its file.
+    """The state of a daemon and its file.
 
     Args:
-        path: The file; None where nothing is kept.
-        before: The state of this process until it read its configuration again: what it knows counts, and not the file.
+        path: The file; None to keep no state.
+        before: State of this process before it reloaded its configuration. It replaces the contents of the file.
 
     Attributes:
-        jobs: By id, what was measured of jobs before this start.
-        findings: What lasted then, each with the identity of its device.
+        jobs: Results of jobs from before this start, by job id.
+        findings: Findings that were current then, each with the unique id of its device.
     """
 
     def __init__(self, path: str | None, before: NodeState | None = None) -> None:
@@ -112,10 +112,10 @@ class NodeState:
         self._latest: Record | None = None
         self._lasting: tuple[Finding, ...] = ()
         self._running: frozenset[str] = frozenset()
-        self._counted: dict[str, Mapping[int, int]] = {}  # by address, the Xid errors of the last record
+        self._counted: dict[str, Mapping[int, int]] = {}  # Xid errors of the last record, by PCI address
         self._due = 0.0
         self._failed = ""
-        self._alive = 0.0  # when the file was written or touched last, by the daemon before this one
+        self._alive = 0.0  # modification time of the file, set by the previous daemon
         sequence = -1
         if before is not None:
             self.jobs, self.findings, sequence = before.jobs, before.findings, before._sequence
@@ -131,10 +131,10 @@ class NodeState:
         self._sequence: int = sequence
         self._log: KernelLog | None = None
         self._untold: list[KernelError] = []
-        self._lock = threading.Lock()  # records come on another thread than the end
+        self._lock = threading.Lock()  # records and the close come from different threads
 
     def follow_kernel_log(self) -> None:
-        """Begin to follow the kernel's log, where that is allowed, and count what it has since this was done before."""
+        """Begin to follow the kernel's log, if permitted, and count the errors since it was followed last."""
         try:
             self._log = KernelLog(self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence)
         except OSError as error:
@@ -144,11 +144,11 @@ class NodeState:
         self._untold += self._log.count_all()
 
     def keep(self, summaries: JobSummaries) -> None:
-        """Keep these jobs too."""
+        """Include the jobs of these summaries in the state."""
         self._summaries = summaries
 
     def take(self, record: Record) -> list[KernelError]:
-        """Note a record, and write the file where that is due; return the errors of the kernel's log since the record before."""
+        """Take over a record, and write the file if it is due. Return the kernel log's errors since the previous record."""
         with self._lock:
             return self._take(record)
 
@@ -163,13 +163,13 @@ class NodeState:
         if time.monotonic() >= self._due or before != (self._lasting, self._running):
             self.write()
         elif self._running and self._path is not None:
-            with suppress(OSError):  # removed by somebody: the next writing makes it again
+            with suppress(OSError):  # the file was removed: the next write creates it again
                 os.utime(self._path)
         told, self._untold = self._untold, []
         return told
 
     def close(self) -> None:
-        """Write the file for the last time, and keep what it says for a successor in this process."""
+        """Write the file a last time, and keep the state for a successor in this process."""
         with self._lock:
             self.write()
             if self._latest is not None:
@@ -183,7 +183,7 @@ class NodeState:
                 self._log = None
 
     def write(self) -> None:
-        """Write the file; why it cannot be written is logged once."""
+        """Write the file. An error is logged once."""
         if self._path is None or self._latest is None:
             return
         self._due = time.monotonic() + (EVERY_OF_JOBS if self._running else EVERY)
@@ -205,7 +205,7 @@ class NodeState:
                 log.warning("what a restart should not lose is not kept: %s: %s", self._path, why)
 
     def _xids(self) -> dict[str, _Xids]:
-        """Return by address the Xid errors so far: of the kernel's log, of NVML, and of the daemons before."""
+        """Return the Xid errors so far by PCI address: from the kernel's log, from NVML, and from earlier daemons."""
         found = {}
         for address in sorted(KNOWN_XIDS.addresses | self._counted.keys()):
             known, counted = KNOWN_XIDS.total(address, {}), self._counted.get(address, {})
@@ -214,13 +214,13 @@ class NodeState:
         return found
 
     def _identified(self) -> list[tuple[str, Finding]]:
-        """Return the findings that last, each with the identity of its device."""
+        """Return the current findings, each with the unique id of its device."""
         assert self._latest is not None
         devices = {slot.key: slot.unique_id for slot in self._latest.snapshot.identities}
         return [(devices.get(one.key, ""), one) for one in self._lasting]
 
     def _read(self) -> _State | None:
-        """Return what the file says; one that cannot be used is told in a line, and one that is somebody else's is left alone."""
+        """Return the state in the file; None if there is none. An invalid file is logged, and a file that is not ours is not replaced."""
         assert self._path is not None
         try:
             text = read_small(self._path, trusted=True, largest=LARGEST)
@@ -237,10 +237,10 @@ class NodeState:
             why = describe(error) if isinstance(error, ValidationError) else "it is nested too deeply"
             log.warning("%s is not used, and will be replaced: it is no state of this release: %s", self._path, why)
             return None
-        return state if state.boot_id == self._boot else None  # counters and the kernel's log began anew
+        return state if state.boot_id == self._boot else None  # counters and the kernel's log restart with a boot
 
     def _note_xids(self, taken: Snapshot) -> None:
-        """Take over the counts of a reading, and when errors were that the kernel's log does not tell of."""
+        """Take over the counts of a reading. If the kernel's log is not followed, also record the times of new errors."""
         for slot in taken.identities:
             counts = {
                 int(name.split(".")[1]): int(value)

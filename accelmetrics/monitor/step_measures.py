@@ -59,7 +59,7 @@ class _PerProcess(Generic[T]):
 
 
 def non_finite(calm: float, norms: float) -> Measure:
-    """Measure how many recent steps of a process had a loss that is NaN or infinite. The words name the last such number.
+    """Measure how many recent steps of a process had a loss that is NaN or infinite. The words name the last of these numbers.
 
     Args:
         calm: Number of finite steps in a row after which the count returns to 0.
