@@ -743,8 +743,7 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
 def plain_page(view: NodeView) -> str:
     """Write a node as a document of HTML, for browsers that run no scripts; every text of it is escaped."""
     findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
-    told = {one.message for one in view.findings}
-    devices = [_device_cells(device, told) for device in view.devices]
+    devices = [_device_cells(device) for device in view.devices]
     silent = []
     for one in view.silent:
         status = one.status.replace("_", " ")
@@ -782,9 +781,10 @@ def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]])
     return f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>"
 
 
-def _device_cells(device: DeviceView, told: Collection[str]) -> list[str]:
-    """Return the row of a device. Its note leaves out the messages of findings, which are listed above, and the word of its state."""
+def _device_cells(device: DeviceView) -> list[str]:
+    """Return the row of a device. Its note leaves out the messages of its findings, which are listed above, and the word of its state."""
     values = device.values
+    told = [device.word, *(finding.message for finding in device.findings)]
 
     def said(name: str, write: Callable[[float], str]) -> str:
         if name in values:
@@ -801,7 +801,7 @@ def _device_cells(device: DeviceView, told: Collection[str]) -> list[str]:
         said("power_watts", lambda value: watts(value, values.get("power_limit_watts"))),
         said("temperature_celsius", celsius),
         said("sm_clock_mhz", lambda value: f"{fixed(value)} MHz"),
-        ", ".join((*(note for note in device.notes if note != device.word and note not in told), *device.holders)),
+        ", ".join((*(note for note in device.notes if not any(note in words for words in told)), *device.holders)),
     ]
 
 

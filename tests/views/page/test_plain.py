@@ -27,6 +27,7 @@ def test_a_fact_is_said_once() -> None:
     view = node_view(node.record())
     [hot] = [note for note in view.devices[0].notes if "91" in note]
     node.find("hot", "warning", "gpu.0", hot)
+    node.find("device_lost", "critical", "gpu.1", "lost: NVML_ERROR_GPU_IS_LOST")
     page = plain_page(node_view(node.record()))
     assert page.count(hot) == 1
     assert page.count("NVML_ERROR_GPU_IS_LOST") == 1
