@@ -11,10 +11,12 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
+from accelmetrics.sampling.node import SHARE_VARIABLE
 from accelmetrics.schemas.record import Step
 from accelmetrics.views.page.documents import POINTS, READINGS, PageHistory
 from tests.sampling.node import job_environment, rank
 from tests.simulators.nvml import NvmlSimulator, Ramp
+from tests.support.waiting import wait_for
 from tests.views.page.browser import AXE, Browser
 from tests.views.page.node import Node, serving
 from tests.views.page.test_history import reading
@@ -108,6 +110,25 @@ def node(machine: NvmlSimulator, tmp_path: Path) -> Iterator[Node]:
     ):
         program.told()
         yield served
+
+
+@pytest.mark.parametrize("job", ["42", ""], ids=["job", "no job"])
+def test_programs_that_a_daemon_reads_for_are_heard(machine: NvmlSimulator, tmp_path: Path, job: str) -> None:
+    """``serve --share --ui`` reads for them and shows what they log: the value of the same step as theirs, on the times of the devices."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    given = job_environment(tmp_path, **machine.environment(), **{SHARE_VARIABLE: str(shared), "BREAK": "", "SLURM_JOB_ID": job})
+    environment = {name: value for name, value in given.items() if value and not name.startswith("MASTER_")} | {"BREAK": ""}
+    options = {"backends": ["nvidia", "host"], "metrics": "core", "labels": {"hostname": "n1"}}
+    with serving(machine, "--share", str(shared), XDG_RUNTIME_DIR=str(tmp_path)) as node, rank(TRAINING, environment, **options) as program:
+        program.told()
+        wait_for(lambda: any("tokens_per_joule" in one["metrics"] for one in node.get("api/state")["training"].values()))
+        [(key, told)] = node.get("api/state")["training"].items()
+        history = node.get("api/history?metrics=loss,tokens_per_joule,power_watts")
+    assert told["name"] == ("job 42 of n1" if job else f"pid {program.process.pid} of n1")
+    losses = [value for value in history["series"][key]["loss"] if value is not None]
+    assert losses == sorted(losses) and losses[0] >= 2.5
+    assert len(history["series"][key]["loss"]) == len(history["series"]["gpu.0"]["power_watts"]) == len(history["times"])
 
 
 @pytest.mark.browser
