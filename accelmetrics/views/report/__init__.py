@@ -1,1 +1,1 @@
-"""What recordings came to: read once, reduced to what a report shows, told as text, Markdown, JSON, or drawn."""
+"""Reports of recordings: read once, reduced to a bounded size, and written as text, Markdown, JSON or pages with plots."""

@@ -1,8 +1,8 @@
-"""Two runs compared: each from its first step on, how much they differ, and how sure that is.
+"""Comparison of two runs, each from its first step on: the differences and their uncertainty.
 
-Readings that follow each other are alike, so that their number says little about how sure a mean is. Each run is divided into blocks of
-equal time; how much the means of the blocks differ says what chance does. What lies between runs of the same program (another day, another
-node) one run each cannot show.
+Consecutive readings resemble each other, so their number is no measure of the uncertainty of a mean. Each run is divided into blocks of
+equal time, and the scatter of the block means gives the standard error. The scatter between runs of the same program (another day,
+another node) cannot be estimated from one run each.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from accelmetrics.views.report.run_report import Column, Plain, RunReport, Strea
 from accelmetrics.views.summaries import MEASURES
 
 BLOCKS, LEAST = 20, 8
-"""Blocks that a run is divided into, and how many of them must have a value."""
+"""Blocks of a run, and the number of blocks that must have a value."""
 SURE = 2.15
-"""Standard errors on either side of a difference of means: 95 % of all cases with as few blocks, more with all."""
+"""Standard errors on each side of a difference: 95 % confidence with ``LEAST`` blocks, more with ``BLOCKS``."""
 SLOWER = 0.1
-"""Share by which intervals differ from where on that is told."""
+"""Relative difference of the reading intervals above which there is a warning."""
 STEP_TIME, ENERGY, THROUGHPUT, EFFICIENCY = "step_seconds", "energy_per_step_joules", "tokens_per_second", "tokens_per_joule"
 UNITS = {
     "utilization_percent": "%",
@@ -39,18 +39,17 @@ UNITS = {
 
 
 class Comparison(NamedTuple):
-    """Two runs.
+    """Two runs and their differences.
 
     Attributes:
-        a: The first.
-        b: The second.
-        differences: What was compared, as documents have it. ``a`` and ``b`` are None where a run has nothing of it, else ``mean`` from the
-            first step to the last one, ``p25``, ``p75`` and ``p95`` of the readings (of the steps, of the blocks), and ``error``: the
-            standard error of the mean, None where there are too few blocks. ``delta`` is by how much the second mean is larger,
-            ``percent`` the same in percent of the first, ``plus_minus`` by how much chance may move the difference in 95 % of all cases,
-            None where that is not known. ``verdict``: ``within noise`` where that is no less than the difference, else ``differs``;
-            ``not known`` without it.
-        warnings: What makes them hard to compare: other hardware, drivers, intervals.
+        a: The first run.
+        b: The second run.
+        differences: The compared quantities as documents have them. ``a`` and ``b`` are None if a run lacks the quantity, else ``mean`` from
+            the first to the last step, ``p25``, ``p75`` and ``p95`` of the readings (of the steps, of the blocks), and ``error``, the
+            standard error of the mean, None with too few blocks. ``delta`` is the second mean minus the first, ``percent`` the same in
+            percent of the first, ``plus_minus`` the half width of its 95 % interval, None if unknown. ``verdict`` is ``within noise``
+            if the interval includes 0, else ``differs``; ``not known`` without an interval.
+        warnings: Facts that make the runs hard to compare: other hardware, drivers, intervals.
     """
 
     a: RunReport
@@ -59,12 +58,12 @@ class Comparison(NamedTuple):
     warnings: list[str]
 
     def to_dict(self) -> Plain:
-        """Return it as ``--format json`` prints it."""
+        """Return the document of ``--format json``."""
         return {"differences": self.differences, "warnings": self.warnings, "a": self.a.document, "b": self.b.document}
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
-    """Compare two reports that were made to be compared (``Wanted.compared``, with series)."""
+    """Compare two reports that were made with ``Wanted.compared`` and with series."""
     first, second = _quantities(a), _quantities(b)
     differences = [_difference(name, first.get(name), second.get(name)) for name in UNITS if name in first or name in second]
     return Comparison(a, b, differences, list(_warnings(a, b)))
@@ -82,7 +81,7 @@ def _difference(name: str, a: Plain | None, b: Plain | None) -> Plain:
 
 
 def _quantities(report: RunReport) -> dict[str, Plain]:
-    """Return what there is of a run to compare."""
+    """Return the quantities of a run that can be compared."""
     found = {}
     for measure in MEASURES:
         cells: Counter[float] = Counter()
@@ -109,7 +108,7 @@ def _quantities(report: RunReport) -> dict[str, Plain]:
 
 
 def _side(blocks: Sequence[float | None], times: Counter[float]) -> Plain:
-    """Return a quantity of one run: its mean and how sure it is from blocks of time, its spread from values with how often there were."""
+    """Return a quantity of one run: mean and standard error from blocks of time, percentiles from values with their counts."""
     known = [value for value in blocks if value is not None]
     values = sorted(times)
     ranks = list(accumulate(times[value] for value in values))
@@ -122,18 +121,18 @@ Combine = Callable[[Iterable[float]], float]
 
 
 def _of_measure(stream: StreamReport, measure: str, combine: Combine) -> list[float | None]:
-    """Return, by block, a measure of all whole devices together."""
+    """Return a measure combined over all whole devices, by block."""
     series = [one for one in stream.series if one.measure == measure and one.key.count(".") == 2]
     return _together((_blocks(stream, stream.times, one.mean) for one in series), combine)
 
 
 def _of_curve(stream: StreamReport, name: str, combine: Combine) -> list[float | None]:
-    """Return, by block, what all processes of the program logged."""
+    """Return a logged number combined over all processes of the program, by block."""
     return _together((_blocks(stream, one.times, one.mean) for one in stream.curves if one.name == name), combine)
 
 
 def _blocks(stream: StreamReport, times: Sequence[float], values: Column) -> list[float | None]:
-    """Return means in blocks of equal time from the first step of a stream to its last one, or over all of it where it has none."""
+    """Return means in blocks of equal time, from the first to the last step of a stream, or over all of it without steps."""
     begin = stream.begin if stream.first_step is None else stream.first_step
     end = stream.end if stream.last_step is None or stream.last_step <= begin else stream.last_step
     seconds = max(end - begin, 1e-9) / BLOCKS
@@ -147,7 +146,7 @@ def _blocks(stream: StreamReport, times: Sequence[float], values: Column) -> lis
 
 
 def _together(columns: Iterable[list[float | None]], combine: Combine) -> list[float | None]:
-    """Return, by block, what several columns come to together; None where one lacks a value."""
+    """Return several columns combined, by block; None if one of them lacks a value."""
     each = list(columns)
     whole = [column for column in each if any(value is not None for value in column)]
     if not whole:
@@ -156,7 +155,7 @@ def _together(columns: Iterable[list[float | None]], combine: Combine) -> list[f
 
 
 def _warnings(a: RunReport, b: RunReport) -> Iterable[str]:
-    """Yield what makes two runs hard to compare."""
+    """Yield warnings about facts that make two runs hard to compare."""
     for what, field in (("devices", "name"), ("drivers", "driver_version"), ("runtimes", "runtime_version")):
         counts = [Counter(getattr(report.devices[label], field) or "unknown" for label in report.counted) for report in (a, b)]
         if counts[0] != counts[1]:

@@ -1,4 +1,4 @@
-"""A report made from records, in one pass over them and in memory that does not grow with their number."""
+"""Makes a report from records, in one pass and in bounded memory."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ CHARTED = MetricSelection(
         (*UTILIZATION[:5], *MEMORY_USED, *MEMORY_PERCENT, *POWER[:1], *TEMPERATURE[:1], "smClock", "memoryTemp", "cpu", "memory_percent")
     )
 )
-"""Metrics that are reduced to series unless others are chosen: those that people look at first."""
+"""Metrics that are reduced to series by default."""
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a report is to have.
+    """Options of a report.
 
     Attributes:
-        metrics: The metrics of tables; all when left out.
-        series: Metrics that are reduced to series; None for a report without pictures, which takes less time.
-        price: What a kilowatt-hour costs.
-        rent: What an hour of a device costs.
-        carbon: Grams of CO2 equivalent that the making of a kilowatt-hour gives off.
-        by: A number that the program logged, or the name of windows, for a table with a row each; empty for none.
-        compared: Whether it will be compared with another one: distributions begin with the first step.
+        metrics: Metrics in tables; all by default.
+        series: Metrics that are reduced to series; None for a report without pictures, which is faster.
+        price: Price of a kilowatt-hour.
+        rent: Price of a device for an hour.
+        carbon: Grams of CO2 equivalent for a kilowatt-hour.
+        by: A logged number, or a name of windows, for a table with one row for each value; empty for none.
+        compared: Whether the report is compared with another. Distributions then begin with the first step.
     """
 
     metrics: MetricSelection = ALL_METRICS
@@ -68,7 +68,7 @@ class Wanted:
     compared: bool = False
 
     def priced(self, joules: float | None, device_seconds: float) -> dict[str, float | None]:
-        """Return what energy costs and its making gives off, and what devices cost by the hour; None for what has no price."""
+        """Return the cost and the carbon of energy, and the rent of devices; None without a price."""
         return {
             "cost": None if joules is None or self.price is None else joules / KWH * self.price.amount,
             "carbon_grams": None if joules is None or self.carbon is None else joules / KWH * self.carbon,
@@ -77,7 +77,7 @@ class Wanted:
 
 
 def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
-    """Read recordings and return what they came to; None where they hold no record.
+    """Read recordings and return their report; None without any record.
 
     Raises:
         AccelMetricsError: A file cannot be read, or is no recording.
@@ -89,13 +89,13 @@ def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | 
 
 
 def _records(names: Sequence[str], hashed: bool, files: list[tuple[str, int, int, int, str]], warnings: list[str]) -> Iterator[Record]:
-    """Read all records of files, each with the closed ones of its name; those of one process of a run by time.
+    """Yield the records of files and of their rotated predecessors. The records of one process of a run are in order of time.
 
     Args:
         names: The files.
-        hashed: Whether to reckon their SHA-256 too.
-        files: Gets what is to be said of each file that was read, as ``RunReport.files``.
-        warnings: Gets what could not be read, in words.
+        hashed: Whether to compute SHA-256 digests.
+        files: Extended with an entry for each file, as in ``RunReport.files``.
+        warnings: Extended with a text for each unreadable part.
 
     Raises:
         AccelMetricsError: A file cannot be read, or is no recording.
@@ -132,7 +132,7 @@ def _records(names: Sequence[str], hashed: bool, files: list[tuple[str, int, int
 
 
 def _digest(path: Path, size: int) -> str:
-    """Return the SHA-256 of so many bytes of a file, which may have grown since; empty for a stream."""
+    """Return the SHA-256 of the first ``size`` bytes of a file, which may have grown; empty for a stream."""
     if not path.is_file():
         return ""
     digest = hashlib.sha256()
@@ -154,7 +154,7 @@ def _telling(name: str) -> Iterator[None]:
 
 
 def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
-    """Return what records came to; None when there are none. Those of one process of a run are to be in the order of their time."""
+    """Return the report of records; None without records. The records of one process of a run must be in order of time."""
     found: dict[tuple[str, str, str], RecordStream] = {}
     own_work: dict[tuple[str, StepSource], Done] = {}
     for record in records:
@@ -179,7 +179,7 @@ def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunRepor
 
 
 def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> RunReport:
-    """Return what all streams came to."""
+    """Return the report of all streams."""
     for stream in streams:
         stream.settle()
         # The host, and the rank or the number of the run, where there are several.
@@ -234,7 +234,7 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
 
 
 def _over_whole_commands(streams: list[RecordStream], own_work: Totals, counted: Set[str]) -> Totals:
-    """Return the totals with the work of commands that ``accelmetrics run`` watched over their whole time, as its own summary has it."""
+    """Return the totals with the work of commands under ``accelmetrics run`` taken over their whole time, as in its own summary."""
     found = dict(own_work)
     for (kind, source), done in own_work.items():
         commands = []
@@ -250,7 +250,10 @@ def _over_whole_commands(streams: list[RecordStream], own_work: Totals, counted:
 
 
 def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], frozenset[str]]:
-    """Return all devices by label, and those whose energy counts: of one that several streams have, that which watched it for longest."""
+    """Return all devices by label, and the labels that count for energy.
+
+    A device in several streams counts once, in the stream that watched it longest.
+    """
     devices: dict[str, DeviceIdentity] = {}
     best: dict[tuple[str, str], tuple[float, str]] = {}
     for stream in streams:
@@ -265,7 +268,7 @@ def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], fr
 
 
 def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
-    """Return the parts of what ``--format json`` prints that streams say alone. The host's metrics are those of the first host."""
+    """Return the parts of the JSON document that come from the streams alone. The host's metrics are those of the first host."""
     work: dict[tuple[str, StepSource], Done] = {}
     for totals in (*(stream.heard_work for stream in streams), own_work):
         work.update(totals)
@@ -296,7 +299,10 @@ def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
 
 
 def _cannot_tell(lacks: Iterable[CannotTell], logged: Set[str]) -> Iterator[CannotTell]:
-    """Yield what rules could not judge. What a recording says of numbers that were not logged is held to all that was."""
+    """Yield the rules that could not be judged.
+
+    A rule that lacked a logged number in one recording is left out if another recording has the number.
+    """
     for one in lacks:
         if one.reason != NOT_LOGGED or not logged:
             yield one
@@ -309,7 +315,7 @@ def _gaps(gaps: Iterable[tuple[float, float]]) -> list[Plain]:
 
 
 def _device_parts(stream: RecordStream) -> Iterator[tuple[str, Plain]]:
-    """Yield the devices of a stream, as the document has them."""
+    """Yield the devices of a stream as parts of the document."""
     for place in stream.places.values():
         limit, used = first(stream.summary, place.key, POWER_LIMIT), stream.energy.get(place.key)
         measures = summaries.measured(stream.summary, place.key)

@@ -1,7 +1,7 @@
-"""Epochs and windows of a stream: what the devices did in each, told while the records are read.
+"""Statistics of the devices by epoch or window, computed while the records are read.
 
-A number that the program logs (``epoch``) divides the time between its steps: a step's value holds from the step before. Windows say
-themselves when they begin and end. Both are told with the reading that follows, so that readings wait until it is known whose they are.
+A logged number (``epoch``) divides the time between steps: the value of a step holds from the step before. Windows have their own begin
+and end. A record holds the steps and windows since the reading before, so readings wait until their period is known.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from accelmetrics.schemas.vitals import POWER, UTILIZATION, first
 from accelmetrics.views.report.run_report import Plain
 
 WINDOW, EPOCH = "window", "epoch"
-"""What is asked for to have a row for each window's name; the number that may be logged as a fraction."""
+"""Value of ``by`` for one row for each window name, and the logged number that may be a fraction."""
 MOST = 1000
-"""Rows of a table."""
+"""Largest number of rows."""
 WAITING = 20_000
-"""Readings that wait for a step at most; the oldest are then of the value that was logged last."""
+"""Largest number of readings that wait for a step. Older ones then belong to the value that was logged last."""
 Names = tuple[str, ...]
 TOLD = frozenset((COUNTER, *POWER, *UTILIZATION))
 
 
 class Total:
-    """All stretches of one name.
+    """Sum of all periods with one name.
 
     Attributes:
-        times: How many there were.
-        seconds: How long they lasted together.
-        weighted: By device and names of a metric, its mean times the seconds of which it is known.
-        known: Those seconds.
-        most: Its largest value.
-        joules: By device, its energy; None where that is not known.
-        drawn: Likewise by its power alone.
-        own: The processes that the recordings are of.
-        steps: By process, how many steps it logged.
-        work: By process and kind, how much it did.
+        times: Number of periods.
+        seconds: Their total duration.
+        weighted: Mean of a metric times the seconds in which it is known, by device and metric names.
+        known: These seconds.
+        most: Largest value.
+        joules: Energy by device; None if unknown.
+        drawn: The same, integrated from power alone.
+        own: Processes that made the recordings.
+        steps: Number of logged steps, by process.
+        work: Amount of work, by process and kind.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Total:
         self.work: dict[tuple[StepSource, str], float] = defaultdict(float)
 
     def add(self, seconds: float, stretch: WindowAggregator) -> None:
-        """Add a stretch of time."""
+        """Add a period."""
         self.times += 1
         self.seconds += seconds
         summary, energy = stretch.summary(), stretch.energy_joules()
@@ -74,7 +74,7 @@ class Total:
                     totals[device] = used.joules + (totals[device] or 0.0)
 
     def log(self, step: Step, own: bool) -> None:
-        """Add a step."""
+        """Add a logged step."""
         self.steps[step.source] += 1
         if own:
             self.own.add(step.source)
@@ -85,12 +85,12 @@ class Total:
 
 
 class _Stretch:
-    """One stretch that goes on.
+    """A period that has not ended.
 
     Args:
-        begin: When it began, in seconds since 1970.
+        begin: Its begin in seconds since 1970.
         at: The same on the clock of rows.
-        before: The last reading before that.
+        before: The last reading before it.
     """
 
     def __init__(self, name: str, begin: float, at: float, before: Row | None) -> None:
@@ -99,15 +99,15 @@ class _Stretch:
 
 
 class PeriodTable:
-    """The table of a stream that was asked for.
+    """The table of one stream.
 
     Args:
-        by: A number that the program logs, a window's name or how it begins; ``window`` for all windows.
+        by: A logged number, a window's name or its beginning, or ``window`` for all windows.
 
     Attributes:
-        numbers: By value, what was done while it was logged.
-        windows: By name, what was done in windows.
-        known: What might have been asked for.
+        numbers: Totals by value of the logged number.
+        windows: Totals by window name.
+        known: Names that ``by`` could have been, for error messages.
     """
 
     def __init__(self, by: str) -> None:
@@ -126,7 +126,7 @@ class PeriodTable:
         self._earlier: Row | None = None
 
     def add(self, row: Row, record: Record) -> None:
-        """Take a reading, and what was told with it.
+        """Add a reading, with the steps and windows of its record.
 
         Raises:
             InvalidOptionError: There are more names or values than a table has rows.
@@ -148,10 +148,10 @@ class PeriodTable:
         self._before = row
 
     def settle(self, doubted: Iterable[str]) -> None:
-        """End what is still open: with the last step, and the last reading.
+        """End open periods, at the last step or the last reading.
 
         Args:
-            doubted: Devices whose counter contradicts their power over all of the recording: stretches may be too short to tell.
+            doubted: Devices whose energy counter contradicts their power over the whole recording. A period may be too short to tell.
         """
         if self._label:
             self._end_value()
@@ -165,7 +165,7 @@ class PeriodTable:
     # Numbers
 
     def _add_value(self, value: float, moment: float) -> None:
-        """Take a step of this value. Where an epoch is logged as a fraction, 2.3 is part of the third."""
+        """Add a step with this value. Epoch 2.3 belongs to epoch 3."""
         if self._by == EPOCH:
             self._fractional = self._fractional or value != int(value)
             value = ceil(value) if self._fractional else value
@@ -179,7 +179,7 @@ class PeriodTable:
         self._label, self._last_step = label, moment
 
     def _pass(self, until: float) -> None:
-        """Hand the readings until then to the stretch that goes on; it begins with its first step unless that was its only one."""
+        """Move the waiting readings up to a time into the open period, which begins with its first step if it has several."""
         if self._value is None and self._label:
             self._begin_value(self._first_step)
         passed = self._taken(until)
@@ -193,7 +193,7 @@ class PeriodTable:
             self._value = _Stretch(self._label, begin, _clock(reading, begin), self._earlier)
 
     def _end_value(self) -> None:
-        """End the stretch with its last step; the next one begins there."""
+        """End the open period at its last step, where the next one begins."""
         if self._value is None:  # one step alone: it tells of the time since the recording began
             rows = [self._earlier] if self._earlier is not None else list(self._waiting)[:1]
             self._begin_value(rows[0].time if rows else self._first_step)
@@ -205,7 +205,7 @@ class PeriodTable:
         self._value, self._first_step = None, self._last_step
 
     def _taken(self, until: float) -> list[Row]:
-        """Return the waiting readings until then, which wait no more."""
+        """Remove and return the waiting readings up to a time."""
         found = []
         while self._waiting and self._waiting[0].time <= until:
             self._earlier = self._waiting.popleft()
@@ -242,13 +242,13 @@ class PeriodTable:
 
 
 def _is_told(key: str) -> bool:
-    """Return whether tables of stretches have a metric."""
+    """Return whether tables of periods show a metric."""
     parts = device_key(key)
     return parts is not None and parts.name in TOLD
 
 
 def _clock(row: Row, moment: float) -> float:
-    """Return a moment on the clock of rows."""
+    """Return a time on the clock of rows."""
     return row.at - (row.time - moment)
 
 
@@ -259,14 +259,14 @@ def _total(totals: dict[str, Total], name: str) -> Total:
 
 
 def _close(totals: dict[str, Total], stretch: _Stretch, after: list[Row], end: float, near: Row) -> None:
-    """Add what a stretch came to.
+    """Add a finished period to its total.
 
     Args:
-        totals: Where.
-        stretch: The stretch.
-        after: A reading after its end, which shows that it was watched until then; or none.
-        end: When it ended, in seconds since 1970.
-        near: A reading near to that, by which clocks are compared.
+        totals: The totals by name.
+        stretch: The period.
+        after: A reading after its end, if there is one: it shows that the period was watched to its end.
+        end: Its end in seconds since 1970.
+        near: A reading near its end, for the difference of the clocks.
     """
     stretch.aggregator.fold(after, _clock(near, end))
     _total(totals, stretch.name).add(end - stretch.begin, stretch.aggregator)
@@ -275,15 +275,15 @@ def _close(totals: dict[str, Total], stretch: _Stretch, after: list[Row], end: f
 def periods(
     tables: Sequence[tuple[str, PeriodTable, frozenset[str]]], by: str, priced: Callable[[float | None, float], dict[str, float | None]]
 ) -> list[Plain]:
-    """Return the table over all streams, as documents have it: a row for each epoch, window, or value of a number.
+    """Return the table over all streams as documents have it: one row for each epoch, window, or value of a number.
 
     Args:
-        tables: Of each stream what precedes its rows where there are several runs, its table, and the devices that are counted there.
-        by: What was asked for.
-        priced: Gives the costs and the carbon of joules, and of seconds of devices.
+        tables: For each stream the prefix of its rows if there are several runs, its table, and the devices that count there.
+        by: The requested number or window.
+        priced: Returns costs and carbon of joules and of device seconds.
 
     Raises:
-        UnknownNameError: Neither was such a number logged, nor is there such a window.
+        UnknownNameError: There is neither a logged number nor a window with this name.
     """
     numbers = any(table.numbers for _, table, _ in tables)
     rows: dict[str, list[tuple[Total, frozenset[str]]]] = {}
@@ -298,7 +298,7 @@ def periods(
 def _period(
     name: str, found: list[tuple[Total, frozenset[str]]], priced: Callable[[float | None, float], dict[str, float | None]]
 ) -> Plain:
-    """Return a row; what devices do not tell is None, and so is the energy unless each of them tells."""
+    """Return a row. Unknown values are None, and so is the energy unless it is known for every device."""
     shares = [(total, key) for total, counted in found for key in total.joules if key in counted]
     busy = [(total, (key, UTILIZATION)) for total, key in shares]
     drawn = [(total, (key, POWER)) for total, key in shares]

@@ -1,7 +1,7 @@
-"""The parts of a report: everything that texts, tables and pictures of recordings are made from, of bounded size however long they are.
+"""Data of a report: everything that its texts, tables and pictures need, of bounded size for recordings of any length.
 
-Moments are seconds since 1970 (UTC). Numbers that are missing are None. Devices are named as in the document of ``--format json``: with the
-host, the rank or the number of the run before the key where there are several.
+Times are seconds since 1970 (UTC). Missing numbers are None. Devices have the labels of the JSON document: the key, after the host, the rank
+or the number of the run if there are several.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Column = Sequence[float | None]
 
 
 class Price(NamedTuple):
-    """What a kilowatt-hour costs, or an hour of a device.
+    """Price of a kilowatt-hour, or of a device for an hour.
 
     Attributes:
-        amount: So much.
-        currency: Of this; empty where none was named.
-        per_hour: Whether it is of an hour.
+        amount: The amount.
+        currency: Its currency; empty if none was named.
+        per_hour: Whether it is for an hour of a device.
     """
 
     amount: float
@@ -34,17 +34,17 @@ class Price(NamedTuple):
 
 @dataclass(frozen=True)
 class ReducedSeries:
-    """A metric over time: least, mean and largest reading in each bucket of time. All three are equal where a bucket has one reading.
+    """A metric over time: lowest, mean and highest reading of each bucket of time.
 
     Attributes:
         key: The key in the recording: ``gpu.0.powerWatts``.
-        device: The label of the device that it is about; empty for the machine.
+        device: Label of the device; empty for the machine.
         name: The metric's name without the device: ``powerWatts``, ``cpu``.
-        measure: What it is in reports, whatever the vendor calls it: ``power_watts``; empty for other metrics.
-        unit: Its unit, as the catalogue has it (``W``, ``%``, ``By``, ``Cel``, ``MHz``); empty where that is not known.
-        low: By bucket, the least reading; None where there was none.
-        mean: By bucket, the mean of the readings.
-        high: By bucket, the largest one.
+        measure: The vendor-independent name in reports: ``power_watts``; empty for other metrics.
+        unit: The catalogue's unit (``W``, ``%``, ``By``, ``Cel``, ``MHz``); empty if unknown.
+        low: Lowest reading of each bucket; None without readings.
+        mean: Mean of each bucket.
+        high: Highest reading of each bucket.
     """
 
     key: str
@@ -59,16 +59,16 @@ class ReducedSeries:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number that the program logged, reduced over time as a metric is.
+    """A logged number over time, reduced like a metric.
 
     Attributes:
-        name: As it was logged: ``loss``.
-        source: The process that logged it, in words: ``rank 3``, ``rank 3 on node-1``; empty where there is only one.
-        times: When, for each bucket: its last number.
-        steps: The program's step then; None where it named none.
-        low: By bucket, the least number. Those that are not finite are left out, and events.
-        mean: Their mean.
-        high: The largest one.
+        name: The logged name: ``loss``.
+        source: The process that logged it: ``rank 3``, ``rank 3 on node-1``; empty if there is only one.
+        times: Time of the last number of each bucket.
+        steps: The program's step at that time; None without one.
+        low: Lowest number of each bucket. Numbers that are not finite are left out and shown as events.
+        mean: Mean of each bucket.
+        high: Highest number of each bucket.
     """
 
     name: str
@@ -82,18 +82,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A stretch of time, or a moment, that plots mark.
+    """A period or a point in time that plots mark.
 
     Attributes:
-        kind: ``gap``: nothing was read; ``silence``: a device gave nothing while others were read; ``window``: named by the program;
-            ``epoch``: while the program logged one number of an epoch; ``finding``: of a rule; ``event``: an error, a lost device, a
-            logged number that was not finite.
-        label: What it is, in words.
-        begin: Its beginning.
-        end: Its end, that of the run while it lasts; not after the beginning where the clock was set back in a gap.
-        severity: Of a finding.
-        plots: Of a finding, the names of the plots that it is about.
-        clock: The number of the clock that says its steps, among those of the pictures.
+        kind: ``gap``: nothing was read; ``silence``: a device had no values while others had; ``window``: named by the program; ``epoch``:
+            steps with one epoch number; ``finding``: of a rule; ``event``: an error, a lost device, or a logged number that is not finite.
+        label: Description.
+        begin: Its begin.
+        end: Its end, or the end of the run. It equals ``begin`` if the clock was set back in a gap.
+        severity: Severity of a finding.
+        plots: Names of the plots that a finding concerns.
+        clock: Index of the clock that has its steps, among the clocks of the pictures.
     """
 
     kind: str
@@ -110,32 +109,32 @@ class StreamReport:
     """The records of one process of one run on one host.
 
     Attributes:
-        label: What precedes its devices' keys; empty where there is one stream.
+        label: Prefix of its devices' keys; empty for a single stream.
         host: The machine.
         run_id: The run.
-        rank: The rank; empty where there is none.
+        rank: The rank; empty without one.
         labels: All labels of its records.
-        begin: The first reading.
-        end: The last one.
-        readings: How many.
-        interval: Seconds between two readings, usually.
-        first_step: When the program logged first; None where it logged nothing.
-        last_step: When it did last.
+        begin: Time of the first reading.
+        end: Time of the last reading.
+        readings: Number of readings.
+        interval: Usual seconds between two readings.
+        first_step: Time of the first logged step; None without steps.
+        last_step: Time of the last logged step.
         width: Seconds of a bucket.
-        times: The beginning of each bucket with readings, rising; a bucket in a gap stands for it, with None in every series.
-        series: Metrics over those buckets.
-        strips: By label of a device and reason for which it was throttled, the share of the readings of each bucket in which it was.
-        details: Findings with the readings around their beginning as they were taken: the finding, moments, and by key the readings.
-        marks: Gaps, silences, windows and epochs, by their beginning; then what rules found; then what happened, by time, the first of
-            each kind and device where there are many.
-        curves: What the program logged.
-        step_times: How long its steps took, as the document has it.
-        missing: What was not read: the device's label, or an empty one for the machine or a source; the metrics; why, in one word and in
-            words; since when and until when.
-        summary: By key, statistics of every metric.
-        distributions: By measure, the readings of all its devices from the first step on: each value, rising, with how often it was read.
-            Empty unless reports are to be compared.
-        sources: By source, where numbers come from, in its own words (``libnvidia-ml.so.1 …``).
+        times: Begin of each bucket with readings, rising. A gap has one bucket, with None in every series.
+        series: Metrics by bucket.
+        strips: Share of the readings of each bucket in which a device was throttled, by device label and reason.
+        details: Findings with the original readings around their begin: the finding, times, and readings by key.
+        marks: Gaps, silences, windows and epochs by begin; then findings; then events by time, the first of each kind and device if there
+            are many.
+        curves: Logged numbers.
+        step_times: Durations of the steps, as in the document.
+        missing: Missing metrics: the device's label (empty for the machine or a source), the metrics, the reason and its detail, and the
+            begin and end.
+        summary: Statistics of every metric, by key.
+        distributions: Readings of all devices from the first step on, by measure: each value, rising, with its count. Empty unless
+            reports are compared.
+        sources: Description of each source by its name (``libnvidia-ml.so.1 …``).
     """
 
     label: str
@@ -165,17 +164,17 @@ class StreamReport:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What recordings came to.
+    """The report of recordings.
 
     Attributes:
-        document: What ``--format json`` prints: statistics by device, findings, gaps, work, energy, steps, epochs or windows. Texts and
-            tables are views of it.
+        document: The JSON document: statistics by device, findings, gaps, work, energy, steps, epochs or windows. Texts and tables are
+            views of it.
         streams: Each process of each run, in the order of the files.
-        devices: The identity of each device as it was last, by label, in the order of the document.
-        counted: The devices whose energy is part of the sums: neither partitions of a device nor those that another stream has too.
-        files: Of each file that was read its path, its length when it was opened, its records, lines that could not be read, and the
-            SHA-256 of that length; empty where it was not asked for.
-        warnings: What readers are to know of the files: lines that could not be read, readings that are there twice.
+        devices: The last identity of each device by label, in the order of the document.
+        counted: Devices whose energy is part of the sums: no partitions, and no devices that another stream counts.
+        files: For each file its path, its length at opening, its records, its unreadable lines, and the SHA-256 of that length, empty
+            unless requested.
+        warnings: Warnings about the files: unreadable lines, duplicate readings.
     """
 
     document: Plain

@@ -1,7 +1,7 @@
-"""Readings reduced to few points without losing a peak: least, mean and largest in each bucket of equal time, whatever the length.
+"""Readings reduced to a bounded number of points that keep the peaks: lowest, mean and highest value in buckets of equal time.
 
-How long a recording is, is not known before its end. Buckets begin narrow, and when there are too many of them with readings, each two
-neighbours become one. Buckets begin at whole multiples of their width, so that those of several recordings match.
+The length of a recording is unknown before its end. Buckets begin narrow, and when too many have readings, neighbours are merged in pairs.
+Buckets begin at whole multiples of their width, so that the buckets of several recordings match.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from itertools import groupby
 from math import inf, isfinite, nan
 
 BUCKETS = 1000
-"""Buckets with readings that are kept at most."""
+"""Largest number of buckets with readings."""
 FINEST = 64
-"""Buckets in a second at first: a power of two, so that every width is exact."""
+"""Initial number of buckets in a second: a power of two, so that every width is exact."""
 
 
 Values = list[float | None]
-"""By bucket; None where it has no value."""
+"""Values by bucket; None without a value."""
 
 
 class _Column:
-    """One metric's buckets, in the order in which those were first filled."""
+    """The buckets of a metric, in the order of their first reading."""
 
     __slots__ = ("count", "high", "last", "latest", "low", "total")
 
@@ -32,7 +32,7 @@ class _Column:
         self.latest = nan
 
     def extend(self, slots: int) -> None:
-        """Have room for so many buckets."""
+        """Make room for ``slots`` buckets."""
         lacking = slots - len(self.count)
         for column, empty in ((self.low, inf), (self.high, -inf), (self.total, 0.0), (self.last, nan)):
             column.extend([empty] * lacking)
@@ -47,7 +47,7 @@ class _Column:
         self.last[slot] = self.latest
 
     def merged(self, groups: Sequence[Sequence[int]]) -> _Column:
-        """Return the column with several buckets made one; the positions of each are in the order of their time."""
+        """Return a column with groups of buckets merged. The positions of each group are in order of time."""
         found = _Column()
         found.latest = self.latest
         found.extend(len(groups))
@@ -63,14 +63,14 @@ class _Column:
 
 
 class SeriesReducer:
-    """Columns of readings in buckets of time: bounded memory, and a cost per reading that does not grow.
+    """Columns of readings in buckets of time, with bounded memory and constant cost for each reading.
 
     Args:
-        most: Buckets with readings at most.
+        most: Largest number of buckets with readings.
 
     Attributes:
         width: Seconds of a bucket.
-        columns: By key, what there is of it.
+        columns: The buckets of each metric, by key.
     """
 
     def __init__(self, most: int = BUCKETS) -> None:
@@ -81,11 +81,11 @@ class SeriesReducer:
         self._newest = -inf
 
     def add(self, times: Sequence[float], columns: Mapping[str, Sequence[float]]) -> None:
-        """Take readings.
+        """Add readings.
 
         Args:
-            times: Their moments.
-            columns: By key, a value for each; infinity where the last one was served again, NaN where there was none.
+            times: Their times.
+            columns: A value for each time, by key: infinity for a repeated value, NaN for none.
         """
         # What is served again stands in buckets as they are until then, and what is last in them is so by their time.
         moments = [self._newest, *times]
@@ -123,11 +123,11 @@ class SeriesReducer:
         self._widen(())
 
     def begins(self) -> list[float]:
-        """Return when each bucket with readings begins, rising."""
+        """Return the begin of each bucket with readings, rising."""
         return [number * self.width for number in sorted(self._slots)]
 
     def points(self, key: str) -> tuple[Values, Values, Values, Values]:
-        """Return the least, the mean, the largest and the last value of a column in each bucket, in the order of :meth:`begins`."""
+        """Return the lowest, mean, highest and last value of a column in each bucket, in the order of :meth:`begins`."""
         column = self.columns[key]
         column.extend(len(self._slots))
         order = [self._slots[number] for number in sorted(self._slots)]
@@ -141,11 +141,11 @@ class SeriesReducer:
         return low, mean, high, last
 
     def _numbers(self, times: Iterable[float]) -> Iterator[int]:
-        """Yield the number of the bucket that each moment is in."""
+        """Yield the bucket number of each time."""
         return (int(moment / self.width // 1) for moment in times)
 
     def _widen(self, times: Iterable[float]) -> None:
-        """Double the width until half of the buckets are free, where there are too many with those of readings that come."""
+        """If the new readings need too many buckets, double the width until half of the buckets are free."""
         numbers = self._slots.keys() | set(self._numbers(times))
         if len(numbers) <= self._most:
             return
