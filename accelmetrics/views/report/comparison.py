@@ -44,8 +44,8 @@ class Comparison(NamedTuple):
     Attributes:
         a: The first run.
         b: The second run.
-        differences: The compared quantities as documents have them. ``a`` and ``b`` are None if a run lacks the quantity, else ``mean`` from
-            the first to the last step, ``p25``, ``p75`` and ``p95`` of the readings (of the steps, of the blocks), and ``error``, the
+        differences: The compared quantities as documents have them. ``a`` and ``b`` are None if a run lacks the quantity, else ``mean``
+            from the first to the last step, ``p25``, ``p75`` and ``p95`` of the readings (of the steps, of the blocks), and ``error``, the
             standard error of the mean, None with too few blocks. ``delta`` is the second mean minus the first, ``percent`` the same in
             percent of the first, ``plus_minus`` the half width of its 95 % interval, None if unknown. ``verdict`` is ``within noise``
             if the interval includes 0, else ``differs``; ``not known`` without an interval.

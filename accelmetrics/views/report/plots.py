@@ -1,7 +1,7 @@
-"""Plots of a report: lines over time, strips, curves, bars. Files of SVG and the page are drawn from the same plots.
+"""Plots of a report: lines over time, strips, curves and bars, as data. Pictures and the page are drawn from the same plots.
 
-Every line has points of its own: two recordings are hardly ever read at the same moment. Two runs that are compared share their axes: time
-is counted from each one's first step, or its beginning. `aligned` puts the same plots over the program's steps or epochs.
+Every line has its own points, because two recordings are hardly ever read at the same times. Two compared runs share their axes, with time
+counted from the first step of each, or from its begin. :func:`aligned` changes the axis to the program's steps or epochs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, RunReport, StreamReport
 
 LINES = 8
-"""Lines of one plot at most: more devices are drawn as a band from the least to the largest of them, and their median."""
+"""Largest number of lines in a plot. More devices are drawn as one band from the lowest to the highest, with their median."""
 POINTS = 1000
-"""Points of a line at most."""
+"""Largest number of points of a line."""
 CELLS = 500_000
-"""Numbers of all lines of a report at most: with more lines, each has fewer points."""
+"""Largest number of values in all lines of a report. With more lines, each has fewer points."""
 FEWEST = 100
-"""Points that a line has however many there are."""
+"""Smallest number of points to which a line is reduced."""
 ROWS = 24
-"""Rows of the strip at most: with more, all devices share one for each reason."""
+"""Largest number of rows of the strip. With more, all devices share one row for each reason."""
 TITLES = {
     "utilization_percent": "Utilisation",
     "memory_percent": "Memory used, share",
@@ -45,42 +45,42 @@ TITLES = {
     "machine cpu": "Processor time of the watched process",
     "machine memory_percent": "Memory used, of the machine",
 }
-"""Of metrics, by their name in reports or in recordings; others have their own name."""
+"""Titles of metrics by their name in reports or recordings. Other metrics have their name as title."""
 MACHINE = "machine "
-"""What the names of metrics begin with here that are about no device: some share their names with those of devices."""
+"""Prefix of the names of machine-wide metrics here, since some have the same name as a device metric."""
 
 
 MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-"""Seconds between lines of a time axis; whole days beyond."""
+"""Possible seconds between the ticks of a time axis, followed by whole days."""
 TICKS = 7
-"""Of those lines, at most."""
+"""Largest number of ticks."""
 DAY = 86400
 DECIMAL = ("", "k", "M", "G", "T")
 SHOWN = {"Cel": "°C", "By": "B", "By/s": "B/s", "us": "µs", "1": ""}
 Axis = Literal["time", "seconds", "step", "epoch"]
 """``time`` (UTC), ``seconds`` since the first step, ``step``, or ``epoch``."""
 ALIGNED: tuple[Axis, ...] = ("step", "epoch")
-"""Axes that a program gives by what it logs."""
+"""Axes made from logged numbers."""
 Span = tuple[float, float, float, int]
-"""Begin, end, the share of that time in which something was so, and the clock of the recording that says so."""
+"""Begin, end, the share of that time in which a condition held, and the index of the recording's clock."""
 Histogram = tuple[str, str, Sequence[float], Sequence[int]]
-"""What its file is called, its heading, edges in seconds, and how often values lay between them."""
+"""File name, title, edges in seconds, and the count between each two edges."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The step or the epoch of a program by the time of a plot's axis.
+    """The step or epoch of a program by time.
 
     Attributes:
-        times: Moments at which it is known, rising.
-        places: The step or the epoch then. It falls where a program went back to a checkpoint.
+        times: Times at which it is known, rising.
+        places: The step or epoch at these times. It falls if the program went back to a checkpoint.
     """
 
     times: Sequence[float]
     places: Sequence[float]
 
     def at(self, moment: float) -> float | None:
-        """Return the place at a moment; None outside the known time, and while the program went back."""
+        """Return the step or epoch at a time; None outside the known time, and while the program went back."""
         after = bisect_left(self.times, moment)
         if after == len(self.times):
             return None
@@ -93,7 +93,7 @@ class Clock:
         return since + (until - since) * (moment - begin) / (end - begin)
 
     def span(self, begin: float, end: float) -> tuple[float, float] | None:
-        """Return the places of a stretch of time, as far as they are known; None where none is."""
+        """Return the steps or epochs of a period as far as they are known; None if none is."""
         if not self.times or end < self.times[0] or begin > self.times[-1]:
             return None
         ends = self.at(max(begin, self.times[0])), self.at(min(end, self.times[-1]))
@@ -102,17 +102,17 @@ class Clock:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """One line of a plot: the least, mean and largest value at each of its own points; None where there is none.
+    """A line of a plot: the lowest, mean and highest value at each of its points; None without a value.
 
     Attributes:
-        label: What it is: ``gpu.0``, ``A gpu.0``, ``median of 16 devices``.
-        color: Its number in the palette; lines of one device have one.
+        label: Its name: ``gpu.0``, ``A gpu.0``, ``median of 16 devices``.
+        color: Index in the palette. All lines of a device have the same color.
         dashed: Whether it belongs to the second of two runs.
-        x: Where: seconds since 1970 or since the first step, or steps.
-        low: Least values.
-        mean: Means; medians of devices in a band.
-        high: Largest values.
-        clock: The number of the clock that says its steps.
+        x: Positions: seconds since 1970 or since the first step, or steps.
+        low: Lowest values.
+        mean: Means, or medians over the devices of a band.
+        high: Highest values.
+        clock: Index of the clock that has its steps.
     """
 
     label: str
@@ -127,17 +127,17 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class Plot:
-    """Lines over one axis.
+    """Lines over a common axis.
 
     Attributes:
-        name: What its file is called, without the ending.
-        title: Its heading.
-        unit: Of the values, as shown.
-        axis: Of its points.
-        lines: What is drawn.
-        top: Where the axis of values ends at least; None where the values say.
-        about: What the metric means.
-        from_zero: Whether that axis begins at zero however far away the values are.
+        name: Name of its file without the suffix.
+        title: Its title.
+        unit: Unit of the shown values.
+        axis: Axis of the points.
+        lines: The lines.
+        top: Smallest end of the value axis; None to fit the values.
+        about: Meaning of the metric.
+        from_zero: Whether the value axis always begins at zero.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class MeasureSpread:
-    """One measure of each device: what its readings came to, in a unit that is shown and what is one of that."""
+    """Distribution of a measure for each device, with the shown unit and its factor."""
 
     name: str
     title: str
@@ -171,18 +171,18 @@ class Pictures:
     """All plots of a report.
 
     Attributes:
-        axis: ``time``, ``seconds`` since the first step where two runs are compared, or what they were aligned by.
-        begin: Where that axis begins.
-        end: Where it ends.
-        plots: Metrics over that axis.
-        logged: Numbers that the program logged, over the same axis.
-        marks: What is marked on that axis; findings in the plots that they are about.
-        strip: Throttling, gaps, findings and events: what each row is, its kind, and when it was so.
-        clocks: Of each process its steps and epochs over time, as far as it logged them. The first one is of none.
-        step_times: How long steps took.
-        distributions: Of the measures.
-        constant: Metrics that never changed, in words; there is no plot of these.
-        points: How many points a line has at most.
+        axis: ``time``, ``seconds`` since the first step for two compared runs, or the axis to which they were aligned.
+        begin: Begin of the axis.
+        end: End of the axis.
+        plots: Metrics over the axis.
+        logged: Logged numbers over the axis.
+        marks: Marks on the axis. Findings are marked only in plots that they concern.
+        strip: Rows for throttling, gaps, findings and events: name, kind, and when the condition held.
+        clocks: Steps and epochs of each process over time, if it logged them. The first clock is empty.
+        step_times: Histograms of step durations.
+        distributions: Distributions of the measures.
+        constant: Metrics that never changed, in words. They have no plot.
+        points: Largest number of points of a line.
     """
 
     axis: Axis
@@ -201,14 +201,14 @@ class Pictures:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A recording that is drawn.
+    """A recording to draw.
 
     Attributes:
-        letter: That of its run where there are two.
+        letter: Letter of its run, if there are two.
         stream: The recording.
-        origin: From when on time is counted.
-        clocks: By process that logged, the number of its clock.
-        clock: The number of the recording's own clock; 0 where no process logged.
+        origin: Origin of its time axis.
+        clocks: Index of the clock of each process that logged.
+        clock: Index of the recording's own clock; 0 if no process logged.
     """
 
     letter: str
@@ -222,7 +222,7 @@ _Group = list[tuple[_Shown, ReducedSeries]]
 
 
 def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
-    """Return what is to be drawn of a run, or of two that are compared, over time."""
+    """Return the plots over time of one run, or of two compared runs."""
     axis: Axis = "time" if other is None else "seconds"
     shown: list[_Shown] = []
     clocks: list[Mapping[Axis, Clock]] = [{}]
@@ -279,7 +279,7 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
 
 
 def lacking(found: Pictures, axis: Axis) -> list[str]:
-    """Return the runs whose program logged no such number: ``A``, ``B``, or an empty text for the only one."""
+    """Return the runs that cannot be aligned to an axis: ``A``, ``B``, or an empty text for a single run."""
     runs: dict[bool, bool] = {}
     for line in (line for plot in (*found.plots, *found.logged) for line in plot.lines):
         runs[line.dashed] = runs.get(line.dashed, False) or axis in found.clocks[line.clock]
@@ -287,10 +287,10 @@ def lacking(found: Pictures, axis: Axis) -> list[str]:
 
 
 def aligned(found: Pictures, axis: Axis) -> Pictures:
-    """Return the same over the program's steps or epochs.
+    """Return the plots over the program's steps or epochs.
 
     Raises:
-        InvalidOptionError: A run, or one of two, logged none.
+        InvalidOptionError: A run has no logged steps or epochs.
     """
     if lacks := lacking(found, axis):
         what = "number of a step" if axis == "step" else "epoch"
@@ -317,13 +317,13 @@ def aligned(found: Pictures, axis: Axis) -> Pictures:
 
 
 def places_of(found: Pictures, clock: int, moments: Sequence[float], axis: Axis) -> list[float | None]:
-    """Return the place of each moment on an axis that a program gives, by the clock of this number; None where it has none."""
+    """Return the step or epoch at each time, by the clock with this index; None if unknown."""
     known = found.clocks[clock].get(axis, Clock((), ()))
     return [known.at(moment) for moment in moments]
 
 
 def _moved(found: Pictures, plot: Plot, axis: Axis) -> Plot:
-    """Return a plot over another axis: of several points at one place the last one, and no line that has none."""
+    """Return a plot over another axis. Of several points at one position the last is kept, and empty lines are left out."""
     lines = []
     for line in plot.lines:
         at = {place: number for number, place in enumerate(places_of(found, line.clock, line.x, axis)) if place is not None}
@@ -335,7 +335,7 @@ def _moved(found: Pictures, plot: Plot, axis: Axis) -> Plot:
 
 
 def _clocks(curves: Sequence[Curve], origin: float) -> Mapping[Axis, Clock]:
-    """Return the clocks of a process by what it logged."""
+    """Return the clocks of a process from its logged numbers."""
     found: dict[Axis, Clock] = {}
     steps = {moment: step for curve in curves for moment, step in zip(curve.times, curve.steps, strict=True) if step is not None}
     if len(set(steps.values())) > 1:
@@ -348,7 +348,7 @@ def _clocks(curves: Sequence[Curve], origin: float) -> Mapping[Axis, Clock]:
 
 
 def _epochs(curve: Curve) -> list[tuple[float, float]]:
-    """Return moments with the epoch then, as a fraction: epoch 2 goes from 2 to 3, from the last step of the one before to its own last."""
+    """Return times with the epoch as a fraction: epoch 2 goes from 2 to 3 between the last step of epoch 1 and its own last step."""
     known = [(moment, value) for moment, value in zip(curve.times, curve.high, strict=True) if value is not None]
     if any(value != int(value) for _, value in known):
         return known
@@ -369,7 +369,7 @@ def _named(letter: str, text: str) -> str:
 
 
 def _groups(shown: Sequence[_Shown]) -> dict[str, _Group]:
-    """Return all series by what they measure, those first that people look at first, and the machine's last."""
+    """Return all series grouped by metric, the most important first and machine-wide ones last."""
     found: dict[str, _Group] = {}
     for one in shown:
         for series in one.stream.series:
@@ -383,7 +383,7 @@ FOLDS: tuple[Callable[[Iterable[float]], float], ...] = (min, fmean, max)
 
 
 def _fewer(times: Sequence[float], columns: Sequence[Column], width: float, most: int) -> tuple[Sequence[float], Sequence[Column]]:
-    """Return the least, mean and largest values of a series at so many points at most, by making one of neighbours."""
+    """Return the lowest, mean and highest values of a series at ``most`` points or fewer, by merging neighbours."""
     if len(times) <= most:
         return times, columns
     while len({floor(at / width) for at in times}) > most:
@@ -399,7 +399,7 @@ def _fewer(times: Sequence[float], columns: Sequence[Column], width: float, most
 
 
 def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
-    """Return the plot of a metric: a line for each device, or bands where these are too many."""
+    """Return the plot of a metric: one line for each device, or a band for many devices."""
     lines = []
     devices = list(dict.fromkeys(series.device or one.stream.label for one, series in group))
     for one, series in group:
@@ -421,9 +421,9 @@ def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
 
 
 def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> PlotLine:
-    """Return the least, median and largest value of lines of one run at each point; recordings that differ in their times share buckets.
+    """Return the lowest, median and highest value over the lines of one run, at common points.
 
-    A bucket is as long as two readings of the slowest recording, so that each device has a value in it.
+    Recordings with different times share buckets of two intervals of the slowest one, so that each device has a value in a bucket.
     """
     if all(line.x == lines[0].x for line in lines):
         x: Sequence[float] = lines[0].x
@@ -455,7 +455,7 @@ def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> P
 
 
 def _short(values: Column, factor: float = 1.0) -> list[float | None]:
-    """Return values in another unit, to five digits: more cannot be seen."""
+    """Return values in another unit with five digits, the most that a plot can show."""
     return [None if value is None else float(f"{value / factor:.5g}") for value in values]
 
 
@@ -464,7 +464,7 @@ def _title(name: str) -> str:
 
 
 def _slug(name: str) -> str:
-    """Return a name as that of a file: no character of it means anything to a system or a shell."""
+    """Return a name as a file name, without characters that have a meaning to a system or a shell."""
     return "".join(one if one.isascii() and one.isalnum() else "_" for one in name).strip("_").lower()[:80] or "unnamed"
 
 
@@ -482,11 +482,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "slow_steps": ("step_seconds",),
     "goodput": ("tokens_per_second",),
 }
-"""Of rules, the metrics in whose plots their findings are marked. Findings of other rules stand in the strip alone."""
+"""Metrics in whose plots the findings of a rule are marked. Findings of other rules are only in the strip."""
 
 
 def _marks(shown: Sequence[_Shown], names: Mapping[str, set[str]]) -> Iterator[Mark]:
-    """Yield what plots mark. Windows and epochs are those of one stream, and none of a second run: all of them would hide each other."""
+    """Yield the marks of plots. Windows and epochs are those of one stream of the first run, since more would hide each other."""
     kinds = {"window", "epoch"}
     with_names = (one.stream for one in shown if one.letter != "B" and any(mark.kind in kinds for mark in one.stream.marks))
     named = next(with_names, None)
@@ -500,7 +500,7 @@ def _marks(shown: Sequence[_Shown], names: Mapping[str, set[str]]) -> Iterator[M
 
 
 def _strip(shown: Sequence[_Shown], marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
-    """Return a row for each device's reason of throttling, and those of findings, silences, gaps and events."""
+    """Return the rows of the strip: one for each device and reason of throttling, and rows for findings, silences, gaps and events."""
     # By run, device, reason and clock: by beginning, the end and the share of each span.
     throttled: dict[tuple[str, str, str, int], dict[float, tuple[float, float]]] = {}
     for one in shown:
@@ -533,7 +533,7 @@ def _strip(shown: Sequence[_Shown], marks: Sequence[Mark]) -> list[tuple[str, st
 
 
 def _ends(stream: StreamReport) -> list[float]:
-    """Return until when each bucket stands: the next one, where that is not too far."""
+    """Return the end of each bucket: the begin of the next one, unless that is too far away."""
     usual = max(stream.width, stream.interval)
     following = [*stream.times[1:], stream.end]
     return [
@@ -543,7 +543,7 @@ def _ends(stream: StreamReport) -> list[float]:
 
 
 def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float, float, float]]:
-    """Yield stretches of equal share, neighbours as one."""
+    """Yield periods with equal share, with neighbours merged."""
     begin = end = share = 0.0
     for at, (until, value) in sorted(spans.items()):
         rounded = round(value, 2)
@@ -561,7 +561,7 @@ def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float,
 
 
 def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[Plot]:
-    """Yield a plot for each number that was logged: a line for each process. Epochs are marked in all of them."""
+    """Yield a plot for each logged number, with a line for each process. Epochs are marked in all of them."""
     files: dict[str, int] = {}
     for name in dict.fromkeys(curve.name for one in shown for curve in one.stream.curves if curve.name != "epoch"):
         lines: list[PlotLine] = []
@@ -581,7 +581,7 @@ def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[Plot]:
 
 
 def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:
-    """Yield how long steps took: of each process, or of all together where these are many."""
+    """Yield histograms of step durations: for each process, or for all together if there are many."""
     # There is nothing to draw where all steps took equally long.
     held = [(one.letter, times) for one in shown for times in one.stream.step_times if times["edges"][0] < times["edges"][-1]]
     if len(held) > LINES:
@@ -597,7 +597,7 @@ def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:
 
 
 def _summed(each: Sequence[Plain]) -> tuple[list[float], list[int]]:
-    """Return the edges and the counts of several processes together, each bar of theirs where its middle lies."""
+    """Return the edges and counts over several processes. Each of their bars is counted at its middle."""
     bars = max(len(one["counts"]) for one in each)
     begin, end, longest = min(one["min"] for one in each), max(one["p99"] for one in each), max(one["max"] for one in each)
     width = (end - begin) / bars
@@ -615,7 +615,7 @@ def _summed(each: Sequence[Plain]) -> tuple[list[float], list[int]]:
 
 
 def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
-    """Yield what the readings of each measure came to, device by device."""
+    """Yield the distribution of each measure, by device."""
     for name, group in groups.items():
         rows = [
             (_named(one.letter, series.device), one.stream.summary[series.key])
@@ -631,7 +631,7 @@ def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
 
 
 def shown_unit(unit: str, largest: float) -> tuple[str, float]:
-    """Return the unit in which values up to ``largest`` are best read, empty for plain numbers, and what is one of it in ``unit``."""
+    """Return the best unit for values up to ``largest``, empty for plain numbers, and its size in ``unit``."""
     if unit == "By":
         step = power(largest, 1024.0, len(PREFIXES))
         return PREFIXES[step], 1024.0**step
@@ -642,14 +642,14 @@ def shown_unit(unit: str, largest: float) -> tuple[str, float]:
 
 
 def time_ticks(begin: float, end: float) -> list[float]:
-    """Return moments within a stretch of time, at whole minutes, hours or days, or seconds where it is short."""
+    """Return ticks of a time axis, at whole minutes, hours or days, or at seconds for a short time."""
     least = (end - begin) / TICKS
     step = next((float(step) for step in MOMENTS if step >= least), None) or ceil(least / DAY) * float(DAY)
     return [position * step for position in range(ceil(begin / step), floor(end / step) + 1)]
 
 
 def moment(seconds: float, among: Sequence[float]) -> str:
-    """Return a tick of a time axis in UTC: the day where it begins or where ticks are days apart, else the time of day."""
+    """Return the label of a tick in UTC: the day at its begin or if ticks are days apart, else the time of day."""
     when = datetime.fromtimestamp(seconds, timezone.utc)
     step = among[1] - among[0] if len(among) > 1 else DAY
     if seconds % DAY == 0:
@@ -658,7 +658,7 @@ def moment(seconds: float, among: Sequence[float]) -> str:
 
 
 def utc(seconds: float) -> str:
-    """Return a moment in full: ``2025-01-31 12:30:05 UTC``."""
+    """Return a time in full: ``2025-01-31 12:30:05 UTC``."""
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -672,7 +672,7 @@ def lasting(seconds: float, among: Sequence[float] = ()) -> str:
 
 
 def plain(value: float) -> str:
-    """Return a number as axes and readouts have it: up to four digits, with what stands for thousands of thousands."""
+    """Return a number for axes and readouts: up to four digits, with a suffix for thousands and millions."""
     if value and not 1e-4 <= abs(value) < 1e5:
         return f"{value:.3g}"
     text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,7 +1,7 @@
 """Data of a report: everything that its texts, tables and pictures need, of bounded size for recordings of any length.
 
-Times are seconds since 1970 (UTC). Missing numbers are None. Devices have the labels of the JSON document: the key, after the host, the rank
-or the number of the run if there are several.
+Times are seconds since 1970 (UTC). Missing numbers are None. Devices have the labels of the JSON document: the key, after the host, the
+rank or the number of the run if there are several.
 """
 
 from __future__ import annotations

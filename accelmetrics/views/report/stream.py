@@ -1,4 +1,4 @@
-"""The records of one process of one run on one host, folded into statistics and reduced series while they are read."""
+"""Statistics and reduced series of a stream: the records of one process of one run on one host, aggregated while they are read."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ from accelmetrics.views.report.series import SeriesReducer
 from accelmetrics.views.summaries import MEASURES
 
 PENDING = 64
-"""Readings whose gaps are told together, by the usual interval at the last of them: the first may be shorter or longer."""
+"""Readings that are checked for gaps together, against the usual interval at the last one, because the first intervals may be unusual."""
 BLOCK = 2048
-"""Readings that are folded into statistics together: the cost of a block is shared by them."""
+"""Readings that are aggregated together, which is cheaper than one by one."""
 GAP = 3.0
-"""In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
+"""Usual intervals without a reading from which on there is a gap. Nothing is computed across a gap."""
 USUAL = 50
-"""Intervals whose median is the usual one."""
+"""Number of latest intervals whose median is the usual interval."""
 AROUND = 600.0
-"""Seconds before and after the beginning of a finding for which readings are kept as they were taken."""
+"""Seconds before and after the begin of a finding for which the original readings are kept."""
 KEPT, REMEMBERED = 2400, 1800.0
-"""Readings, and seconds of them, that may still become part of that: rules find what began a while ago."""
+"""Readings, and seconds, that are buffered for details, because rules report a finding some time after its begin."""
 DETAILS = 8
-"""Findings of a stream whose readings are kept."""
+"""Largest number of findings with original readings in a stream."""
 WINDOWS = 1000
-"""Windows of a stream that are marked."""
+"""Largest number of marked windows in a stream."""
 EVENTS = 200
-"""Events of one kind and device that are told."""
+"""Largest number of events of one kind and device."""
 THROTTLE = "throttle."
 COUNTED_EVENTS: Mapping[str, tuple[str, str]] = {
     "xidErrors": ("xid", "Xid error"),
     "uncorrectedMemoryErrors": ("memory", "uncorrectable memory error"),
     "uncorrectedEccErrors": ("memory", "uncorrectable memory error"),
 }
-"""Counters whose rise is an event: its kind, and what is counted in words."""
+"""Counters whose rise is an event: the kind of the event, and the counted thing in words."""
 LAST_XID = "lastXid"
 TOLD = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
-"""Names of devices' metrics that tables and events are made from, and energy."""
+"""Names of device metrics that tables, events and energy need."""
 STEPS = 512
-"""Steps that are reduced together."""
+"""Steps that are reduced together, which is cheaper than one by one."""
 BARS = 40
-"""Of a histogram, up to the 99th percentile: the last one has all longer steps."""
+"""Bars of a histogram up to the 99th percentile. One more bar has all longer steps."""
 EPOCHS = 1000
-"""Epochs that are told."""
+"""Largest number of marked epochs."""
 STEP_SECONDS, EPOCH = "step_seconds", "epoch"
 STEP = "\0step"
-"""The column of the steps' own numbers, beside those of what was logged."""
+"""Name of the column with step numbers, next to the columns of logged numbers."""
 NAMES = 200
-"""Names of logged numbers that are reduced: a program may make new ones without end."""
+"""Largest number of names of logged numbers, since a program may create names without end."""
 
 
 class LoggedSteps:
     """The steps of one process, reduced while they are read.
 
     Attributes:
-        newest_ns: The time of the latest, in nanoseconds since 1970.
-        first: When the first one was logged; NaN before that.
-        last: When the last one was.
-        odd: By name of a number, when it was not finite first, and how often.
+        newest_ns: Time of the latest step, in nanoseconds since 1970.
+        first: Time of the first step; NaN before it.
+        last: Time of the last step.
+        odd: For each name with numbers that are not finite, the time of the first one and their count.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class LoggedSteps:
         self._fractional = False
 
     def add(self, step: Step) -> None:
-        """Take a step."""
+        """Add a step."""
         if self.newest_ns < 0:
             self.first = step.time_ns / 1e9
         self._pending.append(step)
@@ -102,7 +102,7 @@ class LoggedSteps:
 
     @property
     def names(self) -> set[str]:
-        """The numbers that were logged, without what a tracker puts before their names."""
+        """Names of the logged numbers, without a tracker's prefix."""
         return set(map(plain_name, self._names))
 
     def settle(self) -> None:
@@ -136,7 +136,7 @@ class LoggedSteps:
                 self._epochs.append((epoch, moment, moment))
 
     def curves(self, source: str) -> Iterator[Curve]:
-        """Yield what was logged, of a process that is called so."""
+        """Yield the logged numbers as curves of the process ``source``."""
         times, steps = self._reducer.begins(), self._reducer.points(STEP)[3]
         for name in self._reducer.columns:
             if name != STEP:
@@ -146,10 +146,10 @@ class LoggedSteps:
                 yield Curve(name, source, moments, *([column[position] for position in known] for column in columns))
 
     def step_times(self, source: str) -> Plain | None:
-        """Return how long steps took, in seconds, as documents have it; None where that is not known.
+        """Return the durations of steps in seconds, as documents have them; None if unknown.
 
-        Quantiles are exact up to 512 different values and within 0.5 % beyond. ``edges`` are those of a histogram's bars, one more than
-        there are of them, and ``counts`` the steps in each bar.
+        Quantiles are exact up to 512 different values and within 0.5 % beyond. ``edges`` are the edges of a histogram's bars, one more than
+        there are bars, and ``counts`` the steps in each bar.
         """
         if not self._seconds.count:
             return None
@@ -178,7 +178,7 @@ class LoggedSteps:
         }
 
     def epochs(self) -> list[Mark]:
-        """Return the epochs: each from the last step of the one before."""
+        """Return the epochs. Each begins at the last step of the one before."""
         found = []
         before = self.first
         for number, begin, end in self._epochs:
@@ -188,25 +188,25 @@ class LoggedSteps:
 
 
 class RecordStream:
-    """The records of one process of one run on one host, which are folded into its statistics many at a time.
+    """A stream of records, aggregated in blocks.
 
-    The usual interval is the median of the latest ones, gaps among them, and no less than the one that the records say they were to have.
+    The usual interval is the median of the latest intervals, including gaps, and at least the configured interval in the records.
 
     Args:
         record: Its first record.
-        series: Metrics that are reduced to series; None where none are wanted.
-        by: What there is to be a table by; empty for none.
-        trained: Whether distributions are wanted: of the time from the first step on.
+        series: Metrics that are reduced to series; None for none.
+        by: The logged number or window for the table of periods; empty for none.
+        trained: Whether to compute distributions from the first step on.
 
     Attributes:
-        head: What precedes the keys of its devices in the report.
-        table: That table.
-        own_steps: By process, the steps that the recorded process logged itself.
-        heard_steps: By process, steps of others that its records have.
-        heard_work: The work of those.
-        summary: By key, statistics of every metric; once it is settled.
-        energy: By key of the device, what it used; once it is settled.
-        throttled: By key of the device and reason, for how many seconds it was throttled; once it is settled.
+        head: Prefix of its devices' keys in the report.
+        table: The table of periods.
+        own_steps: Steps that the recorded process logged itself, by process.
+        heard_steps: Steps of other processes in its records, by process.
+        heard_work: The work of these steps.
+        summary: Statistics of every metric by key, after :meth:`settle`.
+        energy: Energy by device key, after :meth:`settle`.
+        throttled: Seconds of throttling by device key and reason, after :meth:`settle`.
     """
 
     def __init__(self, record: Record, series: MetricSelection | None = None, by: str = "", trained: bool = False) -> None:
@@ -258,17 +258,17 @@ class RecordStream:
 
     @property
     def interval(self) -> float:
-        """Seconds between two readings, usually."""
+        """Usual seconds between two readings."""
         return max(self._interval, statistics.median_low(self._intervals or [0.0]))
 
     @property
     def command_seconds(self) -> float:
-        """Seconds for which the command of ``accelmetrics run`` lasted; 0 in other recordings, and where its end is not recorded."""
+        """Duration of the command of ``accelmetrics run`` in seconds; 0 in other recordings, and if its end is not recorded."""
         spans = [(span.begin_ns, end) for (name, end), span in self._windows.items() if name == COMMAND]
         return (spans[0][1] - spans[0][0]) / 1e9 if len(spans) == 1 else 0.0
 
     def add(self, record: Record) -> bool:
-        """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
+        """Add a reading. Return False if it has the time of the last one: it is a duplicate and is ignored."""
         snapshot = record.snapshot
         time_ns = snapshot.time_ns
         self._note_windows(record.windows)
@@ -295,7 +295,7 @@ class RecordStream:
         return True
 
     def add_late(self, record: Record, steps: tuple[Step, ...]) -> None:
-        """Take what came with the last reading once more, with steps that it had not: as the end of a run writes it."""
+        """Add a repeated last reading for its new steps, which the end of a run writes."""
         if self._pending:
             last = self._pending[-1]
             self._pending[-1] = last._replace(windows=(*last.windows, *record.windows), steps=(*last.steps, *steps))
@@ -303,7 +303,7 @@ class RecordStream:
             self.table.add(self._recent_row, record._replace(steps=steps))
 
     def settle(self) -> None:
-        """Fold what is still pending; nothing may be added any more."""
+        """Aggregate all pending readings. Nothing may be added after it."""
         self._settle_pending()
         self._fold()
         self.summary, self.energy = self.aggregator.summary(), self.aggregator.energy_joules()
@@ -323,10 +323,10 @@ class RecordStream:
             logged.settle()
 
     def report(self, steps: Mapping[StepSource, LoggedSteps]) -> StreamReport:
-        """Return what came of it.
+        """Return the report of the stream.
 
         Args:
-            steps: By process, the steps that are shown with it.
+            steps: The steps that are shown with it, by process.
         """
         label = " ".join(self.head)
         labels = {key: " ".join((*self.head, key)) for key in self.places}
@@ -382,7 +382,7 @@ class RecordStream:
     # What came of it
 
     def _columns(self, about: str, rows: Sequence[Row]) -> dict[str, Column]:
-        """Return readings around a finding by key: those about its device, or about any where it is about none."""
+        """Return the readings around a finding by key: those of its device, or of all devices if it has none."""
         layouts = dict.fromkeys(row.layout for row in rows)
         values = [row.values for row in rows]
         columns: dict[str, Column] = {}
@@ -396,7 +396,7 @@ class RecordStream:
         return columns
 
     def _marks(self, label: str, labels: Mapping[str, str], steps: Sequence[LoggedSteps]) -> list[Mark]:
-        """Return gaps, silences, windows and epochs by their beginning; then findings; then events."""
+        """Return gaps, silences, windows and epochs by begin, followed by findings and events."""
         marks = [Mark("gap", "nothing was read", at, at + seconds) for at, seconds in self.gaps]
         for key, gaps in self.silences.items():
             marks += [Mark("silence", f"{labels.get(key, key)} gave nothing", at, at + seconds) for at, seconds in gaps]
@@ -414,7 +414,7 @@ class RecordStream:
         return [*marks, *(Mark("event", f"{device} {text}".strip(), at, at) for device, at, text in sorted(events, key=lambda one: one[1]))]
 
     def _missing(self, labels: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], str, str, float, float]]:
-        """Return what was not read: the device, the metrics, why in one word and as it was said last, from when and until when."""
+        """Return the missing metrics: device, metrics, reason, latest detail, begin and end."""
         groups: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
         for key, (reason, detail, begin, end) in self._lacks.items():
             if reason == Reason.NEEDS_INTERVAL and end - begin <= self.interval:  # as every rate at the first reading
@@ -429,7 +429,7 @@ class RecordStream:
         return found
 
     def _distributions(self, trained: WindowAggregator) -> dict[str, list[tuple[float, int]]]:
-        """Return, by measure, the values that the devices gave from the first step on, or ever where there is none, with how often."""
+        """Return the devices' values with their counts, by measure: from the first step on, or all of them without steps."""
         metrics = (trained if trained.readings else self.aggregator).metrics
         found = {}
         for measure, names in MEASURES.items():
@@ -442,7 +442,7 @@ class RecordStream:
         return found
 
     def _gap_positions(self, begins: Sequence[float]) -> set[int]:
-        """Return the positions of buckets behind which a gap begins that no reading covers."""
+        """Return the positions of buckets after which a gap without readings begins."""
         found = set()
         for at, seconds in self.gaps:
             position = bisect_right(begins, at) - 1
@@ -453,7 +453,7 @@ class RecordStream:
     # Folding
 
     def _settle_pending(self) -> None:
-        """Make rows of pending readings, now that the usual interval is known."""
+        """Make rows of the pending readings once the usual interval is known."""
         self._longest = GAP * self.interval
         rows, self._served = marked([self._row(record.snapshot) for record in self._pending], self._served)
         if self.table is not None:
@@ -480,7 +480,7 @@ class RecordStream:
         self._block.clear()
 
     def _reduce(self, rows: Sequence[Row]) -> None:
-        """Add readings of the same keys to the series, and note each rise of a counter of errors."""
+        """Add readings with the same keys to the series, and an event for each rise of an error counter."""
         layout = rows[0].layout
         chosen = self._series.get(layout)
         if chosen is None:
@@ -514,7 +514,7 @@ class RecordStream:
         return _is_throttle(key) or (self._wanted is not None and self._wanted.wants(key))
 
     def _keep_details(self, rows: Sequence[Row]) -> None:
-        """Keep the readings around findings as they were taken."""
+        """Keep the original readings around findings."""
         self._recent.extend(rows)
         while self._recent and self._recent[-1].time - self._recent[0].time > REMEMBERED:
             self._recent.popleft()
@@ -557,7 +557,7 @@ class RecordStream:
         return row
 
     def _is_told(self, key: str) -> bool:
-        """Return whether a metric has statistics in reports, a place in their series, or events."""
+        """Return whether reports use a metric in statistics, series or events."""
         parts = device_key(key)
         return parts is None or parts.name in TOLD or self._is_series(key)
 
@@ -568,7 +568,7 @@ class RecordStream:
                 self.silences.setdefault(key, []).append((since, until - since))
 
     def _note_windows(self, windows: Iterable[WindowSpan]) -> None:
-        """Note windows that began or ended; the first of many."""
+        """Record windows that began or ended, up to ``WINDOWS``."""
         for span in windows:
             if span.end_ns is not None:
                 self._open_windows.pop(span.name, None)
@@ -579,7 +579,7 @@ class RecordStream:
                     self._windows[span.name, span.end_ns] = span
 
     def _note_lacks(self, snapshot: Snapshot) -> None:
-        """Note what is missing from here on, and until when that was missing which is there again."""
+        """Record which metrics are missing from this reading on, and the end of earlier absences."""
         moment = snapshot.time_ns / 1e9
         for key in self._unavailable:
             self._lacks[key] = (*self._lacks[key][:3], moment)
@@ -594,18 +594,18 @@ class RecordStream:
         self._unavailable, self._lost = snapshot.unavailable, lost
 
     def _add_event(self, kind: str, device: str, moment: float, text: str) -> None:
-        """Add an event; the first ones of many alike."""
+        """Add an event, up to ``EVENTS`` of a kind and device."""
         self._event_counts[kind, device] += 1
         if self._event_counts[kind, device] <= EVENTS:
             self._events.append((device, moment, text))
 
 
 def stream_of(record: Record) -> tuple[str, str, str]:
-    """Return the identity of a stream of records: host, run and rank."""
+    """Return the identity of a record's stream: host, run and rank."""
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
 def _is_throttle(key: str) -> bool:
-    """Return whether a metric says that a device was throttled."""
+    """Return whether a metric is a reason of throttling."""
     parts = device_key(key)
     return parts is not None and not parts.process and parts.name.startswith(THROTTLE)
