@@ -131,8 +131,8 @@ def points(record: Record) -> Iterator[Point]:
         yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
     for slot in answered:
         # A known holder of the device takes precedence over the job in the record's labels.
-        told = record.holders.of(slot.key, "job") or own
-        job = {label: told[name] for label, name in _JOB_LABELS.items() if name in told}
+        job_labels = record.holders.of(slot.key, "job") or own
+        job = {label: job_labels[name] for label, name in _JOB_LABELS.items() if name in job_labels}
         labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
         yield from _TABLE.points(snapshot, slot, labels)
         for clock, table in CLOCKS.items():

@@ -296,7 +296,7 @@ def flat(record: Record) -> dict[str, Number]:
     for slot, divided, whole_devices in _devices(record.snapshot):
         whole, partition = parent_and_partition(slot)
         labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
-        for point in _told(record.snapshot, slot, divided, whole_devices, labels):
+        for point in _device_points(record.snapshot, slot, divided, whole_devices, labels):
             few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
             found[series(point.name, few)] = point.value
     return found
@@ -310,10 +310,10 @@ def points(record: Record) -> Iterator[Point]:
         who = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
         job = record.holders.of(slot.key, "job").get("job_id")  # none where several hold the device, as with pods
         labels = {**who, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
-        yield from _told(record.snapshot, slot, divided, whole_devices, labels)
+        yield from _device_points(record.snapshot, slot, divided, whole_devices, labels)
 
 
-def _told(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
+def _device_points(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
     """Yield the points of one device.
 
     Args:
@@ -349,13 +349,13 @@ def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
     answering = [entry for entry in listed if snapshot.values_of(entry[0].key)]
     divided = {whole for _, whole, partition in answering if partition}
     count = sum(not partition for _, _, partition in listed)
-    told: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for slot, whole, partition in answering:
         instance = (whole, gpu_instance(slot))
         if not partition:
             yield slot, whole in divided, count
-        elif instance not in told:
-            told.add(instance)
+        elif instance not in seen:
+            seen.add(instance)
             yield slot, False, 0
 
 

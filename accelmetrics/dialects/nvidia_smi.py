@@ -264,7 +264,7 @@ class NvidiaGpuExporter(Dialect):
         """Yield whole devices with the label ``uuid``, and MIG instances with their GPU's ``uuid`` and ``gpu_instance_id``."""
         snapshot = record.snapshot
         parents = {slot.key: slot for slot in snapshot.identities}
-        told: set[tuple[str, str]] = set()
+        seen: set[tuple[str, str]] = set()
         for slot in snapshot.identities:
             values = snapshot.values_of(slot.key)
             whole, partition = parent_and_partition(slot)
@@ -276,8 +276,8 @@ class NvidiaGpuExporter(Dialect):
             labels = {"uuid": uuid_of(parents.get(f"gpu.{whole}", slot)), "gpu_instance_id": gpu_instance(slot)}
             about = {**labels, "mig_uuid": slot.identity.uuid.lower(), "profile": profile(slot)}
             yield Point(MIG_INFO, 1, about, "gauge", "1", _MEANINGS[MIG_INFO])
-            if (whole, gpu_instance(slot)) not in told:  # compute instances share the memory of their GPU instance
-                told.add((whole, gpu_instance(slot)))
+            if (whole, gpu_instance(slot)) not in seen:  # compute instances share the memory of their GPU instance
+                seen.add((whole, gpu_instance(slot)))
                 yield from self._instance.points(snapshot, slot, labels)
         read = [status.status in _READ for status in snapshot.backends if status.name != "host" and status.status != "absent"]
         if read:

@@ -174,9 +174,9 @@ def device_points(record: Record) -> Iterator[Point]:
         if user and key in identities:
             yield Point("accel_job_info", 1, {**identities[key], "scheduler": "kubernetes", **user}, "gauge", "1", _JOB)
     # Attribution also finds the record's own job, which is yielded above already.
-    told = {job.get("job_id") for job in own.values()}
+    own_ids = {job.get("job_id") for job in own.values()}
     for holder in record.holders.found:
-        if holder.device in identities and not (holder.kind == "job" and holder.labels.get("job_id") in told):
+        if holder.device in identities and not (holder.kind == "job" and holder.labels.get("job_id") in own_ids):
             name, meaning = ("accel_job_info", _JOB) if holder.kind == "job" else ("accel_pod_info", _POD)
             yield Point(name, 1, {**identities[holder.device], **holder.labels}, "gauge", "1", meaning)
     for key, processes in snapshot.processes.items():

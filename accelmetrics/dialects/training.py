@@ -187,14 +187,14 @@ def verl_points(record: Record) -> Iterator[Point]:
     snapshot = record.snapshot
     found: dict[str, Number | None] = {}
     for slot in snapshot.identities:
-        told = {point.name: point.value for point in _VERL_TABLE.points(snapshot, slot)}
+        values = {point.name: point.value for point in _VERL_TABLE.points(snapshot, slot)}
         held = snapshot.values_of(f"{TORCH}{designation(slot)}")
-        told |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
+        values |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
         total = snapshot.values_of(slot.key).get("memoryTotalBytes")
         if ALLOCATED in held and total:
-            told[SHARE] = held[ALLOCATED] / total * 100
+            values[SHARE] = held[ALLOCATED] / total * 100
         head = slot.key.replace(".", "_")
-        found |= {f"{head}_{name}": value for name, value in told.items()}
+        found |= {f"{head}_{name}": value for name, value in values.items()}
     found[CPU] = processors(snapshot.metrics)
     used, available, share = map(snapshot.metrics.get, ("memory.used", "proc.memory.availableMB", "memory_percent"))
     if used is not None:

@@ -17,11 +17,11 @@ from accelmetrics.schemas.record import Record
 _PLACEHOLDER = re.compile(r"\.\{(\w+)\}")
 
 
-def _dialect(name: str, summary: str, is_told: Callable[[str], bool]) -> FunctionDialect:
-    """Return a dialect of the keys that ``is_told`` accepts. Keys already have W&B's names."""
+def _dialect(name: str, summary: str, is_wanted: Callable[[str], bool]) -> FunctionDialect:
+    """Return a dialect of the keys that ``is_wanted`` accepts. Keys already have W&B's names."""
 
     def flat(record: Record) -> dict[str, Number]:
-        return {key: value for key, value in record.snapshot.metrics.items() if is_told(key)}
+        return {key: value for key, value in record.snapshot.metrics.items() if is_wanted(key)}
 
     def points(record: Record) -> Iterator[Point]:
         """Yield the values with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts{index="0"}``."""

@@ -122,9 +122,9 @@ class InfluxExporter:
                 raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
             pair = ":" in secret
             headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if pair else f"Token {secret}"
-        status, _, said = self._target.ask("POST", self._points.text(record).encode(), headers)
+        status, _, answer = self._target.ask("POST", self._points.text(record).encode(), headers)
         if not 200 <= status < 300:
-            message = f"{self._target.shown}: HTTP {status}: {words(said)}"
+            message = f"{self._target.shown}: HTTP {status}: {words(answer)}"
             raise (ConnectionError if status >= 500 or status in PASSING_STATUSES else RejectedError)(message)
 
     def lines(self, record: Record, head: bytes, fresh: bool = False) -> bytes:

@@ -103,7 +103,7 @@ class MlflowExporter(Tracker):
                     experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
                 run = client.create_run(experiment, run_name=self._run_name, tags=resolve_tags())
         except self._mlflow.MlflowException as error:
-            raise _told(error) from None
+            raise _translated(error) from None
         self._run_id, self._began_ns = run.info.run_id, run.info.start_time * 1_000_000
         self._labels = {}
 
@@ -132,7 +132,7 @@ class MlflowExporter(Tracker):
                 self._client.log_batch(self._run_id, metrics=batch, synchronous=True)
                 self._delivered += len(batch)
         except self._mlflow.MlflowException as error:
-            raise _told(error) from None
+            raise _translated(error) from None
         self._offered = None
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ class MlflowExporter(Tracker):
             try:
                 self._client.set_terminated(run_id)
             except self._mlflow.MlflowException as error:
-                raise _told(error) from None
+                raise _translated(error) from None
 
 
-def _told(error: MlflowException) -> Exception:
+def _translated(error: MlflowException) -> Exception:
     """Return the exception to raise for an error of MLflow: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
     # MLflow's messages quote addresses completely, with passwords.
     code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")

@@ -216,5 +216,5 @@ class NotifyExporter:
 
 def _line(event: str, finding: Finding) -> str:
     about = f"{finding.key}: " if finding.key else ""
-    said = f"{about}{finding.message}"
-    return printable(f"over: {finding.rule} {said}" if event == OVER else f"{finding.severity}: {finding.rule} {said} ({finding.advice})")
+    text = f"{about}{finding.message}"
+    return printable(f"over: {finding.rule} {text}" if event == OVER else f"{finding.severity}: {finding.rule} {text} ({finding.advice})")

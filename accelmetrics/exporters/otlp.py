@@ -139,8 +139,8 @@ class OtlpExporter:
             headers = {**headers, **_headers(Path(self._headers_file).read_text("utf-8").splitlines())}
         answer = self._sender.send(self._builder.build(record).SerializeToString(), headers)
         if answer is not None and answer.partial_success.rejected_data_points:
-            rejected, said = answer.partial_success.rejected_data_points, answer.partial_success.error_message
-            raise RejectedError(f"the collector rejected {rejected} data points: {words(said)}")
+            rejected, detail = answer.partial_success.rejected_data_points, answer.partial_success.error_message
+            raise RejectedError(f"the collector rejected {rejected} data points: {words(detail)}")
 
     def flush(self) -> None:
         """Do nothing: each record is delivered when ``export`` returns."""
@@ -211,8 +211,8 @@ class _Grpc:
             code = error.code().name
             message = f"{self._target}: {code}: {words(error.details() or '')}"
             details = [value for name, value in error.trailing_metadata() or () if name == "grpc-status-details-bin"]
-            says_when = any(RETRY_INFO in value for value in details)
-            if not (code == LATE or code in PASSING_CODES or (code == FULL and says_when)):
+            has_retry_delay = any(RETRY_INFO in value for value in details)
+            if not (code == LATE or code in PASSING_CODES or (code == FULL and has_retry_delay)):
                 raise RejectedError(message) from None
             self.close()  # the next request then reconnects at once, instead of after the channel's back-off
             if code == LATE:
@@ -253,15 +253,15 @@ class _Http(HttpClient):
         status, kind, body = self.ask("POST", request, {**headers, **about})
         where = f"{self.shown}: HTTP {status}"
         if not 200 <= status < 300:
-            said: str | bytes = body
+            detail: str | bytes = body
             if kind == PROTOBUF:  # a google.rpc.Status; ExportMetricsPartialSuccess has the same fields on the wire: a number and a text
-                told = self._service.ExportMetricsPartialSuccess()
+                partial = self._service.ExportMetricsPartialSuccess()
                 try:
-                    told.ParseFromString(body)
-                    said = str(told.error_message)
+                    partial.ParseFromString(body)
+                    detail = str(partial.error_message)
                 except DecodeError:
-                    said = ""
-            message = f"{where}: {words(said)}"
+                    detail = ""
+            message = f"{where}: {words(detail)}"
             raise ConnectionError(message) if status in PASSING_STATUSES else RejectedError(message)
         if not body:
             return None

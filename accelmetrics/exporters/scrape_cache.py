@@ -161,11 +161,11 @@ class ScrapeCache:
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. A logged number is kept until the program logs it again."""
-        labels, whose = dict(record.device_labels), NO_PROCESS_LABELS
+        labels, owners = dict(record.device_labels), NO_PROCESS_LABELS
         try:
             if self._process_labels is not None and (pids := [use.pid for _, use in largest_uses(record.snapshot, self._processes)]):
-                told = self._process_labels(record.snapshot, list(dict.fromkeys(pids)))
-                whose = {pid: _texts(about) for pid, about in told.items()}
+                found = self._process_labels(record.snapshot, list(dict.fromkeys(pids)))
+                owners = {pid: _texts(about) for pid, about in found.items()}
             if self._device_labels is not None:
                 labels.update((device.key, _texts(self._device_labels(device))) for device in record.snapshot.devices)
             self._labels_failed = False
@@ -174,9 +174,9 @@ class ScrapeCache:
                 log.warning("not all is known of who uses the devices: %s", error)
             self._labels_failed = True
         finally:
-            self._serve(record._replace(device_labels=labels), whose)
+            self._serve(record._replace(device_labels=labels), owners)
 
-    def _serve(self, record: Record, whose: Mapping[int, Mapping[str, str]]) -> None:
+    def _serve(self, record: Record, owners: Mapping[int, Mapping[str, str]]) -> None:
         # Count here, not on the thread of a scrape: each record counts once and in order, even if no scrape sees it.
         counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
         steps = dict(self._latest.steps)
@@ -188,7 +188,7 @@ class ScrapeCache:
             number = last.step if step.step is None else step.step
             self._steps[step.source] = step._replace(step=number, values={**last.values, **step.values})
         record = record._replace(steps=tuple(self._steps.values()))
-        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted, whose, steps)
+        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted, owners, steps)
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
@@ -229,26 +229,26 @@ class ScrapeCache:
 
     def _columns(self, latest: _Latest, fresh: bool) -> Iterator[PointColumns]:
         """Yield all points as columns. Health comes first, so that the limit of series never cuts it off."""
-        told = health(latest.record, latest.history, fresh)
+        own_points = health(latest.record, latest.history, fresh)
         if self._own_process:
             from prometheus_client import ProcessCollector
 
             found = ProcessCollector("accelmetrics", registry=None).collect()
             samples = [(sample, cast("Kind", metric.type), metric.documentation) for metric in found for sample in metric.samples]
-            told = chain(told, (Point(sample.name, sample.value, {}, kind, "", meaning) for sample, kind, meaning in samples))
+            own_points = chain(own_points, (Point(sample.name, sample.value, {}, kind, "", meaning) for sample, kind, meaning in samples))
         record = latest.record
         if record is None or not fresh:
-            yield columns(told)
+            yield columns(own_points)
             return
         # These come last: a logged number with the same name keeps its series.
         last = chain(step_points(latest.steps), process_points(record.snapshot, self._processes, latest.of_processes))
         if self._dialect is PROMETHEUS:  # not its points(), which would repeat the health metrics, without counters
-            yield columns(chain(told, device_points(record)))
+            yield columns(chain(own_points, device_points(record)))
             yield metric_columns(record.snapshot, described, left_out=self._left_out)
             yield columns(chain(told_points(record), last))
         else:
             points = self._dialect.points(record) if latest.points is None else latest.points
-            yield columns(chain(told, (point for point in points if not point.name.startswith(self._left_out)), last))
+            yield columns(chain(own_points, (point for point in points if not point.name.startswith(self._left_out)), last))
 
     def _is_fresh(self, latest: _Latest) -> bool:
         return latest.record is not None and is_recent(latest.record, latest.taken, self._max_age, self._clock)

@@ -71,16 +71,16 @@ class StatsdExporter:
         if self._address.port == 0:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
         self.metrics = MetricSelection(metrics)
-        self._turn = 0  # index of the host's address to use, of those that its name resolves to
+        self._address_index = 0  # index of the host's address to use, of those that its name resolves to
         self._prefix, self._tagged = prefix, tags == "datadog"
         self._socket: socket.socket | None = None
         self._status = os.stat_result([0] * 10)  # of the socket
 
     def open(self) -> None:
         self.close()
-        with self._telling():
+        with self._naming_address():
             found = self._address.resolve(socket.SOCK_DGRAM)
-            family, kind, protocol, where = found[self._turn % len(found)]
+            family, kind, protocol, where = found[self._address_index % len(found)]
             self._socket = made = socket.socket(family, kind, protocol)
             self._status = self._status if sys.platform == "win32" else os.fstat(made.fileno())
             self._socket.settimeout(SECONDS)
@@ -90,12 +90,12 @@ class StatsdExporter:
         if self._socket is None or not self._is_ours(self._socket):
             self.open()
         assert self._socket is not None
-        with self._telling():
+        with self._naming_address():
             for packet in packets_of(record, self._prefix, self._tagged):
                 self._socket.send(packet)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _naming_address(self) -> Iterator[None]:
         """Close the socket after an error of the block, and raise the error with the address in its message."""
         try:
             yield
@@ -103,7 +103,7 @@ class StatsdExporter:
             # The next record resolves the name again, because it may have changed, and tries the next address: localhost may resolve to
             # an IPv6 address first while the server listens only on IPv4.
             self.close()
-            self._turn += 1
+            self._address_index += 1
             words = f"{self._address}: {error.strerror or error}"
             raise (OSError(words) if error.errno is None else OSError(error.errno, words)) from None
 

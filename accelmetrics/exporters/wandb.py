@@ -158,21 +158,21 @@ class WandbExporter(Tracker):
         try:
             run = self._wandb.init(reinit="create_new", settings=settings, **options)
         except self._wandb.errors.Error as error:
-            raise self._told(error) from None
+            raise self._translated(error) from None
         self._wandb.setup().remove_active_run(run)  # otherwise a later wandb.init() of the program would return this run
         return run
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         """Return the exception to raise for an error of W&B: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
         # A retry helps if the network or server is unreachable, not after a failed login or in a finished run.
-        errors, said = self._wandb.errors, without_secrets(str(error))
+        errors, message = self._wandb.errors, without_secrets(str(error))
         if isinstance(error, self._gone):
-            return ConnectionError(f"Weights & Biases: {GONE} ({said or type(error).__name__})")
+            return ConnectionError(f"Weights & Biases: {GONE} ({message or type(error).__name__})")
         if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
-            return ConnectionError(f"Weights & Biases: {said}")
-        if isinstance(error, errors.UsageError) and "api key" in said.lower().replace("_", " "):
-            said = LOGIN
-        return RejectedError(f"Weights & Biases: {said}")
+            return ConnectionError(f"Weights & Biases: {message}")
+        if isinstance(error, errors.UsageError) and "api key" in message.lower().replace("_", " "):
+            message = LOGIN
+        return RejectedError(f"Weights & Biases: {message}")
 
     def export(self, record: Record) -> None:
         """Log one record.
@@ -200,7 +200,7 @@ class WandbExporter(Tracker):
             if self._stats is not None:
                 self._publish(record)
         except (self._wandb.errors.Error, *self._gone) as error:
-            raise self._told(error) from None
+            raise self._translated(error) from None
 
     def _placed(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
         """Yield time (nanoseconds since 1970) and numbers of each row of the history: the program's steps, then the measured values."""
@@ -245,7 +245,7 @@ class WandbExporter(Tracker):
         try:
             run.finish()
         except self._gone as error:
-            raise self._told(error) from None
+            raise self._translated(error) from None
 
 
 def _stats_record(version: str) -> Any:

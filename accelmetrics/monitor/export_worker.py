@@ -104,12 +104,12 @@ class ExportWorker:
         self._selection = selection.widened(read) if isinstance(selection, MetricSelection) else ALL_METRICS
         self._capacity = capacity
         self._opened = opened
-        self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._noticed, self._run)
+        self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._seen_delivery, self._run)
         self._woken = Flag()
-        self._delivery = self._noticed = Delivery(self._woken)  # the latest start, and the latest that the thread has seen
+        self._delivery = self._seen_delivery = Delivery(self._woken)  # the latest start, and the latest that the thread has seen
         self._delivery.ended.set()
         self._queue: deque[Record] = deque()
-        self._in_hand: deque[Record] = deque()  # the record that is being delivered; whoever removes it counts it
+        self._delivering: deque[Record] = deque()  # the record that is being delivered; whoever removes it counts it
         self._flushes: deque[Flag] = deque()  # set when everything before them is delivered and flushed
         self._begin_counts()
 
@@ -122,33 +122,33 @@ class ExportWorker:
     @property
     def status(self) -> ExporterStatus:
         """The counters and the last error since the last start."""
-        return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + sum(self._given_up), self._left(), self._error)
+        return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + sum(self._given_up), self._undelivered(), self._error)
 
     @property
-    def _over(self) -> bool:
+    def _closed(self) -> bool:
         return self._delivery.ended.is_set() or not self._thread.alive
 
     def start(self) -> Delivery:
         """Start a delivery in the background. An exporter that is still open continues without being opened again."""
         before = self._delivery
-        if before.expired or self._over:
+        if before.expired or self._closed:
             self._give_up()
             self._begin_counts()
-            self._error = "" if self._over else WAITS
+            self._error = "" if self._closed else WAITS
         begun = self._delivery = Delivery(self._woken)
         before.ended.set()  # ends the wait of a stop that is still in progress
         started = self._thread.start()
         if started.failure is not None:  # records will be counted as dropped
-            self._note(started, "has no thread")
+            self._record_failure(started, "has no thread")
         return begun
 
     def put(self, record: Record) -> None:
         """Queue a record for delivery. Never blocks."""
-        if self._delivery.by is not None and self._over:
+        if self._delivery.by is not None and self._closed:
             self._overflowed += 1  # the exporter is already closed
             return
         self._queue.append(record)
-        if len(self._queue) > self._capacity and _taken(self._queue) is not None:
+        if len(self._queue) > self._capacity and _pop_oldest(self._queue) is not None:
             self._overflowed += 1
         self._woken.set()
 
@@ -157,12 +157,12 @@ class ExportWorker:
 
         On an exporter's thread it returns at once.
         """
-        if on_exporter_thread() or self._over:
-            return not self._left()
+        if on_exporter_thread() or self._closed:
+            return not self._undelivered()
         flushed = Flag()
         self._flushes.append(flushed)
         self._woken.set()
-        return flushed.wait(seconds) and not self._left()
+        return flushed.wait(seconds) and not self._undelivered()
 
     def drop(self) -> None:
         """End without delivering the queue."""
@@ -182,8 +182,8 @@ class ExportWorker:
         if self._delivery is delivery:  # after a restart, the records belong to the new delivery
             self._give_up()
 
-    def _left(self) -> int:
-        return len(self._queue) + len(self._in_hand)
+    def _undelivered(self) -> int:
+        return len(self._queue) + len(self._delivering)
 
     # On the worker's thread.
 
@@ -191,16 +191,16 @@ class ExportWorker:
         """Open the exporter, deliver records, and close it. Runs on the worker's thread."""
         _exporting.add(threading.get_ident())
         try:
-            delivery = self._noticed = self._delivery
+            delivery = self._seen_delivery = self._delivery
             if not delivery.expired:
                 if self._open():
                     delivery = self._deliver_all()
-                    self._note(guarded(self.exporter.flush), "could not flush")
-                self._note(guarded(self.exporter.close), "could not close")
+                    self._record_failure(guarded(self.exporter.flush), "could not flush")
+                self._record_failure(guarded(self.exporter.close), "could not close")
             delivery.ended.set()
             if self._delivery is delivery:  # after a restart, the records belong to the new delivery
                 self._give_up()
-                while (flushed := _taken(self._flushes)) is not None:
+                while (flushed := _pop_oldest(self._flushes)) is not None:
                     flushed.set()
         finally:
             _exporting.discard(threading.get_ident())
@@ -215,23 +215,23 @@ class ExportWorker:
                 self._error = ""
                 self._opened()
                 return True
-            self._note(outcome, "could not open")
-            pause = self._rest(pause)
+            self._record_failure(outcome, "could not open")
+            pause = self._pause(pause)
         return False
 
     def _deliver_all(self) -> Delivery:
         """Deliver records, across restarts, until a delivery is closed. Return this delivery."""
         while True:
             self._woken.clear()  # before checking, so that a later event sets it again
-            delivery = self._noticed = self._delivery
+            delivery = self._seen_delivery = self._delivery
             if delivery.by is not None and (delivery.expired or not self._queue):
                 return delivery
-            record = _taken(self._queue)
+            record = _pop_oldest(self._queue)
             if record is not None:
-                self._in_hand.append(record)
+                self._delivering.append(record)
                 self._deliver(record)
-            elif (flushed := _taken(self._flushes)) is not None:
-                self._note(guarded(self.exporter.flush), "could not flush")
+            elif (flushed := _pop_oldest(self._flushes)) is not None:
+                self._record_failure(guarded(self.exporter.flush), "could not flush")
                 flushed.set()
             else:
                 self._woken.wait()
@@ -240,20 +240,20 @@ class ExportWorker:
         """Deliver a record with the exporter's metrics, retrying temporary failures until the deadline."""
         pause = FIRST_PAUSE
         record = record._replace(snapshot=record.snapshot.selected(self._selection))
-        while self._in_hand and not self._delivery.expired:
+        while self._delivering and not self._delivery.expired:
             outcome = guarded(self.exporter.export, record)
-            self._note(outcome, "could not deliver")
+            self._record_failure(outcome, "could not deliver")
             self._delivery.failing = isinstance(outcome.error, OSError)
             if self._delivery.failing:
-                pause = self._rest(pause)
-            elif _taken(self._in_hand) is not None:  # None if join() has already given it up
+                pause = self._pause(pause)
+            elif _pop_oldest(self._delivering) is not None:  # None if join() has already given it up
                 if outcome.failure is None:
                     self._sent += 1
                     self._error = ""
                 else:
                     self._failed += 1
 
-    def _rest(self, pause: float) -> float:
+    def _pause(self, pause: float) -> float:
         """Wait before the next attempt.
 
         Returns:
@@ -270,13 +270,13 @@ class ExportWorker:
     def _give_up(self) -> None:
         """Drop the records that were not delivered in time, and count and log them."""
         left = 0
-        while _taken(self._in_hand) is not None or _taken(self._queue) is not None:
+        while _pop_oldest(self._delivering) is not None or _pop_oldest(self._queue) is not None:
             left += 1
         if left:
             self._given_up.append(left)
             log.warning("exporter %s: %d records were not delivered in time", self.name, left)
 
-    def _note(self, outcome: Outcome[Any], what: str) -> None:
+    def _record_failure(self, outcome: Outcome[Any], what: str) -> None:
         """Store a failure for the status, and log the first of each kind."""
         if outcome.failure is None:
             return
@@ -284,7 +284,7 @@ class ExportWorker:
         self._warn((what, type(outcome.error)), "exporter %s %s", self.name, self._error)
 
 
-def _taken(items: deque[T]) -> T | None:
+def _pop_oldest(items: deque[T]) -> T | None:
     """Remove and return the oldest item; None if there is none."""
     # One atomic call. A check before it would be a second call, between which another thread may act.
     try:

@@ -86,7 +86,7 @@ class _Judge:
         """Evaluate the rule on one reading. Findings that begin or end are added to ``changed``."""
         if self._measure is None:
             return
-        outcome = guarded(self._judged, self._measure, given, changed)
+        outcome = guarded(self._evaluate, self._measure, given, changed)
         self._slow = self._slow + 1 if outcome.seconds > SLOW else 0
         if outcome.failure is not None and self.failure is None:
             log.warning("rule %s failed and judges nothing: %s", self.rule.name, outcome.failure.detail)
@@ -98,7 +98,7 @@ class _Judge:
             self._measure = None
             log.warning("rule %s: %s", self.rule.name, self.failure.detail)
 
-    def _judged(self, measure: Measure, given: RuleInput, changed: list[Finding]) -> None:
+    def _evaluate(self, measure: Measure, given: RuleInput, changed: list[Finding]) -> None:
         rule, states, at = self.rule, self._states, given.at
         given.words = self._words
         found = measure(given)
@@ -114,8 +114,8 @@ class _Judge:
                     state.since = at
                 state.seen, state.off = at, None
                 if state.finding is None and at - state.since >= rule.seconds and isfinite(value):
-                    said = {"value": value, "limit": rule.limit, "seconds": rule.seconds, "words": self._words.get(key, key)}
-                    message, since = rule.says.format_map({**rule.options, **said}), _time_ns(given, state.since)
+                    parts = {"value": value, "limit": rule.limit, "seconds": rule.seconds, "words": self._words.get(key, key)}
+                    message, since = rule.says.format_map({**rule.options, **parts}), _time_ns(given, state.since)
                     state.finding = Finding(rule.name, rule.severity, key, message, float(value), rule.limit, since, None, rule.advice)
                     self.findings[key] = state.finding
                     changed.append(state.finding)
@@ -171,9 +171,9 @@ class FindingEngine:
         self.due = float("-inf")
         self._ended: deque[Finding] = deque(maxlen=ENDED)
         self._restored: Sequence[tuple[str, Finding]] = ()
-        self._marks: tuple[object, ...] = ()  # inputs of the last search for missing metrics; it is repeated when they change
+        self._missing_inputs: tuple[object, ...] = ()  # inputs of the last search for missing metrics; it is repeated when they change
         self._logged: set[str] = set()
-        self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # each with the time since when
+        self._missing: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # each with the time since when
 
     def restore(self, found: Sequence[tuple[str, Finding]]) -> None:
         """Continue findings of an earlier run from the next reading on. Findings that still hold keep their start times.
@@ -219,14 +219,14 @@ class FindingEngine:
             if len(self._logged) < MOST:
                 self._logged.update(map(plain_name, step.values))
         marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
-        if marks != self._marks:
-            self._marks, before = marks, self._lacks
+        if marks != self._missing_inputs:
+            self._missing_inputs, before = marks, self._missing
             # The detail of a reason may change, for example count seconds, and is no part of its identity. For logged numbers it is.
-            found = ((one if one.reason == NOT_LOGGED else one[:-1], one) for one in self._cannot_tell())
-            self._lacks = {mark: before.get(mark, (one, given.at)) for mark, one in found}
-        lacks = tuple(one for one, since in self._lacks.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
-        if changed or restored or lacks != self.findings.cannot_tell:
-            self._publish(changed, lacks)
+            found = ((one if one.reason == NOT_LOGGED else one[:-1], one) for one in self._find_missing())
+            self._missing = {mark: before.get(mark, (one, given.at)) for mark, one in found}
+        missing = tuple(one for one, since in self._missing.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
+        if changed or restored or missing != self.findings.cannot_tell:
+            self._publish(changed, missing)
         return self.findings
 
     def judge_steps(self, steps: Iterable[Step]) -> Findings:
@@ -246,7 +246,7 @@ class FindingEngine:
                 self._publish(changed, self.findings.cannot_tell)
         return self.findings
 
-    def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
+    def _publish(self, changed: Sequence[Finding], missing: tuple[CannotTell, ...]) -> None:
         for finding in changed:
             if finding.until_ns is None:
                 findings_log.info("%s (%s)", finding, finding.advice)
@@ -255,9 +255,9 @@ class FindingEngine:
                 findings_log.info("over: %s", finding)
         current = [finding for judge in self._judges for finding in judge.findings.values()]
         current.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-        self.findings = Findings(tuple(current), tuple(self._ended), lacks)
+        self.findings = Findings(tuple(current), tuple(self._ended), missing)
 
-    def _cannot_tell(self) -> Iterator[CannotTell]:
+    def _find_missing(self) -> Iterator[CannotTell]:
         """Yield the missing metrics of each rule. Devices with the same reason are combined."""
         given = self._given
         for judge in self._judges:
@@ -270,7 +270,7 @@ class FindingEngine:
             elif rule.logged and rule.logged != ANY and self._logged.isdisjoint(rule.logged):
                 yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, f"the program logs no {rule.logged[0]}")
                 continue
-            lacks: dict[tuple[str, str], tuple[str, list[str]]] = {}
+            missing: dict[tuple[str, str], tuple[str, list[str]]] = {}
             for slot in given.snapshot.identities:
                 if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
                     continue
@@ -279,6 +279,6 @@ class FindingEngine:
                     found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
                     why = next((why for why in found if why is not None), None)
                     why = why or Unavailable("not_read", "it is not among the metrics that are read, or its source does not give it")
-                    lacks.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
-            for (metric, reason), (detail, keys) in lacks.items():
+                    missing.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
+            for (metric, reason), (detail, keys) in missing.items():
                 yield CannotTell(rule.name, tuple(keys), metric, reason, detail)

@@ -230,11 +230,11 @@ def throttled_share(span: float, load: float) -> Measure:
         reasons = [given.values((name,)) for name in SLOWED]
         shares: dict[str, float] = {}
         for device, utilization in given.values(UTILIZATION).items():
-            told = [values[device] for values in reasons if device in values]
-            if not told:
+            flags = [values[device] for values in reasons if device in values]
+            if not flags:
                 continue
             window = windows.setdefault(device, WindowSums(span, pieces=30))
-            slowed = elapsed if utilization > load and any(told) else 0.0
+            slowed = elapsed if utilization > load and any(flags) else 0.0
             window.add(given.at, *((slowed, elapsed) if joined else (0.0, 0.0)))
             if window.percent is not None:
                 shares[device] = window.percent
@@ -498,20 +498,20 @@ def unmoved_energy(watts: float, readings: float) -> Measure:
         watts: Power above which the counter has to change.
         readings: Number of readings for which it must be unchanged.
     """
-    stood: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when it is unchanged, readings since then
+    unchanged: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when it is unchanged, readings since then
 
     def measure(given: RuleInput) -> Values:
         # After a reading without the counter, for example from a lost device, the time starts again: the gap is unknown.
-        for device in list(stood):
+        for device in list(unchanged):
             if not given.joined or not given.has(device, ("energyJoules",)):
-                del stood[device]
+                del unchanged[device]
         powers = given.values(POWER)
         found: dict[str, float] = {}
         for device, joules in given.values(("energyJoules",)).items():
-            counter, since, count = stood.get(device, (joules, given.at, 0))
+            counter, since, count = unchanged.get(device, (joules, given.at, 0))
             if joules != counter or powers.get(device, 0.0) <= watts:
                 counter, since, count = joules, given.at, 0
-            stood[device] = counter, since, count + 1
+            unchanged[device] = counter, since, count + 1
             found[device] = given.at - since if count >= readings else 0.0
         return found
 

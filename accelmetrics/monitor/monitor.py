@@ -195,16 +195,16 @@ class Monitor:
             for notifier in notifying:
                 self._add_worker(notifier)
         if on_finding is not None:
-            self._add_worker(exporting("on_finding", _told_once(_callable(on_finding))))
+            self._add_worker(exporting("on_finding", _once_per_event(_callable(on_finding))))
         self._inherited: list[ExportWorker] = []  # in a forked child, the parent's exporters
-        self._not_taken = ""  # names of inherited exporters, until the user has been warned about them
+        self._inherited_names = ""  # names of inherited exporters, until the user has been warned about them
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
 
         rank = self.labels.get("rank", "")
         source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
         chosen, default = rules_of(rules), share is not None and rules == DEFAULT
         shared = rules_of(DEFAULT) if share is not None else ()
-        self._anew: Callable[[], Callable[[Ticker], Run]] = lambda: partial(
+        self._run_factory: Callable[[], Callable[[Ticker], Run]] = lambda: partial(
             Run,
             interval=self.interval,
             timeout=timeout,
@@ -212,7 +212,7 @@ class Monitor:
             shared=share is not None,
             ring=(ring := Ring(history)),
             windows=Windows(ring, self._clock.monotonic, lambda: self._current().request(), lambda: self._current().look(ALL_READ)),
-            steps=StepLog(source, self._tell_step if share is not None else None),
+            steps=StepLog(source, self._send_step if share is not None else None),
             findings=(findings := FindingEngine(chosen, self.interval, self.labels, attribution)),
             extra=extra,
             attribution=attribution,
@@ -244,7 +244,7 @@ class Monitor:
         """Set the state of a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._make_run = self._anew()
+        self._make_run = self._run_factory()
         self._run = self._new_run()
 
     def start(self) -> Monitor:
@@ -256,12 +256,12 @@ class Monitor:
                 last.end()  # its stop may still wait for a last reading, or may have been interrupted by Ctrl-C
                 self._run = self._new_run()
                 self._run.begin(self._workers.values())
-                if self._not_taken:
+                if self._inherited_names:
                     warn_user(
-                        f"monitor: {self._not_taken} stay with the process that started them and get no records of its child {self._pid}: "
-                        "make a Monitor of its own there, with a path or a port for each process"
+                        f"monitor: {self._inherited_names} stay with the process that started them and get no records of its child "
+                        f"{self._pid}: make a Monitor of its own there, with a path or a port for each process"
                     )
-                    self._not_taken = ""
+                    self._inherited_names = ""
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -332,27 +332,27 @@ class Monitor:
     @property
     def latest(self) -> Snapshot | None:
         """The last reading since the start, None before the first."""
-        return self._looked(NEWEST).latest
+        return self._updated_run(NEWEST).latest
 
     @property
     def history(self) -> History:
         """The last readings, by column."""
-        return History(self._looked().ring)
+        return History(self._updated_run().ring)
 
     @property
     def status(self) -> MonitorStatus:
         """Counters and errors of the monitor and its exporters, since the last start."""
-        return self._looked().status
+        return self._updated_run().status
 
     @property
     def error(self) -> str:
         """Why readings fail, or which sources do not answer although their hardware is present, in words; empty if there is no problem."""
-        return self._looked(NEWEST).error
+        return self._updated_run(NEWEST).error
 
     @property
     def findings(self) -> Findings:
         """Current and recently ended findings, and rules that lack metrics. Iterating yields the current findings."""
-        return self._looked(STEPS).found
+        return self._updated_run(STEPS).found
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -362,12 +362,12 @@ class Monitor:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The last hundred logged steps up to the last reading, with derived numbers."""
-        return tuple(self._looked(STEPS).steps.given.copy())
+        return tuple(self._updated_run(STEPS).steps.given.copy())
 
     @property
     def work(self) -> Totals:
         """Total work of the logged steps up to the last reading, by kind (``tokens``, ``samples``) and process."""
-        return self._looked(STEPS).steps.work.copy()
+        return self._updated_run(STEPS).steps.work.copy()
 
     def window(self, name: str = "") -> Window:
         """Create a window that measures a part of the program: a context manager, a decorator, or with ``begin`` and ``end``.
@@ -406,10 +406,10 @@ class Monitor:
         steps.add(self._clock.monotonic(), self._clock.time_ns(), found, values)
 
     def hear_programs(self) -> None:
-        """Take the steps that this user's other programs on this machine have logged, where they share their readings.
+        """Receive the steps that this user's other programs on this machine log, if these programs share readings.
 
-        They are given out with the next reading, as those of this program are. Energy per token is over the devices of this monitor.
-        Nothing is heard where programs cannot share (Windows).
+        The steps are returned with the next reading, like this program's steps. Energy per token refers to the devices of this monitor.
+        On systems where programs cannot share readings (Windows), this does nothing.
         """
         if self._programs is None and not cannot_share():
             from accelmetrics.sampling.node import ProgramSteps
@@ -467,7 +467,7 @@ class Monitor:
         self._workers = {**self._workers, name: worker}
         return worker
 
-    def _tell_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float]) -> None:
+    def _send_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float]) -> None:
         """Send a logged step to the other processes of the job."""
         if self.channel.step(at, time_ns, step, values):
             self._current().wake()
@@ -475,7 +475,7 @@ class Monitor:
     def _new_run(self) -> Run:
         return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
-    def _looked(self, depth: int = ALL_READ) -> Run:
+    def _updated_run(self, depth: int = ALL_READ) -> Run:
         """Return the current run, updated with the readings of other processes."""
         run = self._current()
         run.look(depth)
@@ -486,7 +486,7 @@ class Monitor:
         # Threads do not survive a fork, and a lock may have been held.
         if os.getpid() != self._pid:
             if self._run.phase != IDLE:  # exporters' files and sockets belong to the parent; references keep them from being closed here
-                self._not_taken = ", ".join(self._workers)
+                self._inherited_names = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}
             self._reset()
@@ -504,13 +504,13 @@ def _callable(callback: T) -> T:
     return callback
 
 
-def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None]:
+def _once_per_event(callback: Callable[[Finding], object]) -> Callable[[Record], None]:
     """Return an export function that calls ``callback`` with every finding when it begins and when it is over."""
-    told: frozenset[Finding] = frozenset()
+    reported: frozenset[Finding] = frozenset()
 
     def export(record: Record) -> None:
-        nonlocal told
-        before, told = told, frozenset((*record.findings.current, *record.findings.ended))
+        nonlocal reported
+        before, reported = reported, frozenset((*record.findings.current, *record.findings.ended))
         for finding in (*record.findings.ended, *record.findings.current):
             if finding not in before:
                 callback(finding)

@@ -162,7 +162,7 @@ class Run:
         self.ring, self.windows, self.steps, self.findings = ring, windows, steps, findings
         self._interval, self._timeout, self._labels, self._shared = interval, timeout, labels, shared
         self._extra, self._attribution, self.for_all = extra, attribution, for_all
-        self._told: Findings | None = None  # findings of the process that evaluates the rules for all
+        self._shared_findings: Findings | None = None  # findings of the process that evaluates the rules for all
         self.latest: Snapshot | None = None
         self.failure = ""
         self.paused = False
@@ -248,20 +248,20 @@ class Run:
 
         If this monitor has the default rules and another process evaluates them for all, that process's findings are returned.
         """
-        last, told = self.phase == STOPPING, None if taken is None else taken.findings
+        last, received = self.phase == STOPPING, None if taken is None else taken.findings
         if taken is not None and taken.whole is not None and taken.seen is not None and self.for_all is not None:
             whole = row_of(taken.whole, row.at, row.joined) if due and taken.whole.header is not row.header else row
-            told = taken.seen(self.for_all.judge(taken.whole, whole, steps, self._judged, last=last))
-        if told is None or self.for_all is not self.findings:
-            self._told = None
+            received = taken.seen(self.for_all.judge(taken.whole, whole, steps, self._judged, last=last))
+        if received is None or self.for_all is not self.findings:
+            self._shared_findings = None
             return self.findings.judge(snapshot, row, steps, self._judged, last=last)
-        self._told = told
-        return told
+        self._shared_findings = received
+        return received
 
     @property
     def found(self) -> Findings:
         """The findings up to the last reading."""
-        return self.findings.findings if self._told is None else self._told
+        return self.findings.findings if self._shared_findings is None else self._shared_findings
 
     @property
     def delivers(self) -> bool:
@@ -427,7 +427,7 @@ class Run:
             steps = self.steps.take(meter, everything=True, by=self._hopeless_by)
             known = self.found
             # Guarded, because this runs on the program's thread while a late last reading may be evaluated on the ticker's.
-            findings = known if self._told is not None else guarded(self.findings.judge_steps, steps).value or known
+            findings = known if self._shared_findings is not None else guarded(self.findings.judge_steps, steps).value or known
             windows = self.windows.spans(*self._moment)
             if self.latest is not None and (steps or windows or findings is not known):
                 self._put(Record(self.latest, self._labels, steps, findings=findings, windows=windows))
@@ -446,8 +446,8 @@ class Run:
 
     def _put(self, record: Record) -> None:
         """Add the status and the holders to a record, and queue it for all exporters."""
-        tell = self._attribution
-        holders = NO_HOLDERS if tell is None else guarded(tell, record.snapshot).value or NO_HOLDERS
+        attribution = self._attribution
+        holders = NO_HOLDERS if attribution is None else guarded(attribution, record.snapshot).value or NO_HOLDERS
         record = record._replace(monitor=self.status, holders=holders)
         for worker in self.workers:
             worker.put(record)

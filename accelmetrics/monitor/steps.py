@@ -125,12 +125,12 @@ class StepLog:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work: dict[tuple[str, StepSource], Done] = {}
         self._own = _Process(source)
-        self._tell = tell
+        self._send = tell
         self._pace = 0.0  # seconds between two readings
         self._processes: dict[StepSource, _Process] = {source: self._own}
         self._counter = count(1)
         self._not_finite = 0
-        self._taking = threading.RLock()  # a signal handler that stops the monitor may interrupt a ``take``
+        self._take_lock = threading.RLock()  # a signal handler that stops the monitor may interrupt a ``take``
         self._warn = WarnOnce()
         self._unconverted: deque[_Logged] = deque(maxlen=PENDING)
         self._woken = Flag()
@@ -159,7 +159,7 @@ class StepLog:
                 if not -LARGEST <= value <= LARGEST and source is None:  # "not <=" instead of ">", so that NaN is included
                     found = self._number(name, value)
             elif value is not None:
-                found = self._noted(name, value)
+                found = self._number_or_pending(name, value)
                 if callable(found):
                     whole = whole or Flag()
             if found is not None:
@@ -192,8 +192,8 @@ class StepLog:
             self._converter.start()
         # After starting the thread: a step without a converting thread, because Ctrl-C came between, would block all later ones.
         process.pending.append(logged)
-        if whole is None and source is None and self._tell is not None:
-            self._tell(at, time_ns, step, numbers)
+        if whole is None and source is None and self._send is not None:
+            self._send(at, time_ns, step, numbers)
 
     def first(self, *given: object) -> object:
         """Return the first of several steps in a wrong call. A warning is logged once."""
@@ -235,7 +235,7 @@ class StepLog:
             self._ending = True
             self._woken.set()
         found: list[tuple[_Logged, _Process]] = []
-        with self._taking:  # nothing in this block waits
+        with self._take_lock:  # nothing in this block waits
             for process in tuple(self._processes.values()):
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
@@ -274,8 +274,8 @@ class StepLog:
                     per_joule = sum(rates) * seconds / used
                     derived[f"{name}_per_joule"] = per_joule
                     derived[f"{name}_per_joule_of_mean_device"] = per_joule * meter.devices
-        told = FrozenDict({**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values})
-        return Step(logged.time_ns, logged.step, told, *process.source)
+        numbers = FrozenDict({**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values})
+        return Step(logged.time_ns, logged.step, numbers, *process.source)
 
     @staticmethod
     def _is_whole(logged: _Logged) -> bool:
@@ -302,8 +302,8 @@ class StepLog:
                 logged.values[NOT_FINITE] = self._not_finite
             assert logged.whole is not None
             logged.whole.set()
-            if self._tell is not None:
-                self._tell(logged.at, logged.time_ns, logged.step, logged.values)
+            if self._send is not None:
+                self._send(logged.at, logged.time_ns, logged.step, logged.values)
 
     def _converted(self, name: str, value: Pending) -> float | None:
         """Wait until the device has computed a value and return it; None if it fails or does not finish before the end."""
@@ -333,7 +333,7 @@ class StepLog:
         self._warn(f"{name} not finite", "monitor.log: %s is %s: kept, and counted as %s from now on", name, value, NOT_FINITE)
         return value
 
-    def _noted(self, name: str, value: object) -> float | Pending | None:
+    def _number_or_pending(self, name: str, value: object) -> float | Pending | None:
         """Return a number, or a function that returns it later; None if the value is no number."""
         outcome = guarded(noted, value)  # a tensor with several numbers, or one of an unknown package, may raise any exception
         if outcome.failure is not None:

@@ -164,7 +164,7 @@ class Windows:
                 self._close(window)
 
     def _close(self, window: Window) -> None:
-        window._keep_rows()
+        window._copy_rows()
         self._open.pop(id(window), None)
         window.closed.set()
 
@@ -315,7 +315,7 @@ class Window:
         """
         return self._results()[0].seconds_above(key, threshold)
 
-    def _keep_rows(self) -> None:
+    def _copy_rows(self) -> None:
         """Copy the rows that are not aggregated yet from the ring, where later rows may overwrite them."""
         self._rows = self._unread()
 
@@ -382,10 +382,10 @@ class Window:
                 folded.doubts = self._owner.doubts()
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
-                    self._forget()
+                    self._discard_rows()
             return self._kept[1:]
 
-    def _forget(self) -> None:
+    def _discard_rows(self) -> None:
         self._rows = []
         self._folded, self._before = None, ()
 
@@ -412,7 +412,7 @@ class TumblingWindow(Window):
         """
         if os.getpid() != self._pid:  # in a forked child: rows before the fork belong to a window of the parent
             self._pid = os.getpid()
-            self._forget()
+            self._discard_rows()
         self._owner.look()
         with self._owner.lock:
             if selection not in self._selections:

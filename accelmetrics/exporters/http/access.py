@@ -147,7 +147,7 @@ class HttpCredentials:
         # Correct passwords, as keyed digests: a client cannot construct credentials that match another entry.
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, None] = {}
-        self._told = ""
+        self._last_problem = ""
 
     @property
     def schemes(self) -> str:
@@ -168,10 +168,10 @@ class HttpCredentials:
         self._users, self._token, self._states = {}, b"", None
         users = dict(_users(self._auth_file)) if self._auth_file else {}
         token = _contents("the token file", self._token_file).strip() if self._token_file else b""
-        for file, opens in ((self._auth_file, users), (self._token_file, token)):
+        for file, secrets_found in ((self._auth_file, users), (self._token_file, token)):
             if file:
                 warn_if_loose(file, "passwords" if file is self._auth_file else "a token")
-            if file and not opens:
+            if file and not secrets_found:
                 log.warning("%s has nothing in it that opens: all clients are refused", file)
         self._users, self._token, self._states = users, token, states
 
@@ -182,12 +182,12 @@ class HttpCredentials:
             self.read()
         except OSError as error:
             problem = f"no log-in is possible: {error}"
-        if problem and problem != self._told:
+        if problem and problem != self._last_problem:
             log.warning(problem)
-        self._told = problem
-        scheme, _, said = authorization.strip().partition(" ")
+        self._last_problem = problem
+        scheme, _, credentials = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":  # digests have equal lengths, so that the time of the comparison does not reveal the token's length
-            digests = (hashlib.sha256(token).digest() for token in (said.strip().encode(), self._token))
+            digests = (hashlib.sha256(token).digest() for token in (credentials.strip().encode(), self._token))
             return bool(self._token) and hmac.compare_digest(*digests)
         user, password = _basic(authorization)
         if not user or not self._auth_file:
@@ -241,11 +241,11 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
 
 def _basic(authorization: str) -> tuple[str, str]:
     """Return user and password of a basic authentication header; empty for any other header."""
-    scheme, _, said = authorization.strip().partition(" ")
+    scheme, _, credentials = authorization.strip().partition(" ")
     if scheme.lower() != "basic":
         return "", ""
     try:
-        user, _, password = base64.b64decode(said.strip(), validate=True).decode().partition(":")
+        user, _, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
     except ValueError:  # not ASCII, not base64 or not UTF-8
         return "", ""
     return user, password

@@ -246,17 +246,17 @@ class Route(RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Send an error as one line of text."""
         error = kwargs["exc_info"][1]
-        said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
+        words = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
         # Without the header, the browser does not ask for a password during a script's request (Sec-Fetch-Dest: empty). The request would
         # wait for the user's answer; the script reports the error itself.
         if status_code == 401 and self.request.headers.get("Sec-Fetch-Dest") != "empty":
             self.set_header("WWW-Authenticate", cast(HttpCredentials, self.server.credentials).schemes)
         elif status_code == 405:
-            said = "only GET and HEAD are served"
+            words = "only GET and HEAD are served"
             self.set_header("Allow", "GET, HEAD")
         elif status_code in (429, 503):
             self.set_header("Retry-After", "1")
-        self.finish(f"{(said or self._reason).replace('%%', '%')}\n")  # tornado doubles percent signs for formatting
+        self.finish(f"{(words or self._reason).replace('%%', '%')}\n")  # tornado doubles percent signs for formatting
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log unexpected errors of an answer. HTTP errors and closed connections are not logged."""
@@ -319,7 +319,7 @@ class Server(HTTPServerConnectionDelegate):
         self._unauthenticated: Counter[str] = Counter()
         self._second = 0
         self._guesses: Counter[str] = Counter()
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._address_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def open(self) -> None:
         """Start listening, and serve requests on a separate thread.
@@ -339,7 +339,7 @@ class Server(HTTPServerConnectionDelegate):
             with contextlib.suppress(OSError, UnicodeError):
                 names.append(socket.getaddrinfo(names[0], None, flags=socket.AI_CANONNAME)[0][3])
             self._hosts |= {name.lower().rstrip(".") for name in names if name}
-        self._end, self._turn = asyncio.Event(), asyncio.Lock()
+        self._end, self._hashing_lock = asyncio.Event(), asyncio.Lock()
         self._answers = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._passwords = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -367,7 +367,7 @@ class Server(HTTPServerConnectionDelegate):
     # Connections, on the loop's thread
 
     def _run(self) -> None:
-        self._loop.set_exception_handler(lambda _, said: log.debug("http: %s", said.get("message"), exc_info=said.get("exception")))
+        self._loop.set_exception_handler(lambda _, event: log.debug("http: %s", event.get("message"), exc_info=event.get("exception")))
         for listening in self._sockets:
             listening.setblocking(False)
             self._loop.create_task(self._accept(listening))
@@ -416,11 +416,11 @@ class Server(HTTPServerConnectionDelegate):
         """Close the least valuable connection: see the module's docstring for the order. Return False if all are being answered."""
         addresses = Counter(client.remote_ip for client in self._clients)
         waiting = (client for client in clients if not client.timeout.cancelled())
-        missed = min(waiting, key=lambda client: (client.let_in, -addresses[client.remote_ip], client.idle_since), default=None)
-        if missed is None:
+        evicted = min(waiting, key=lambda client: (client.let_in, -addresses[client.remote_ip], client.idle_since), default=None)
+        if evicted is None:
             return False
-        self._clients.discard(missed)
-        missed.stream.close()
+        self._clients.discard(evicted)
+        evicted.stream.close()
         return True
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
@@ -456,9 +456,9 @@ class Server(HTTPServerConnectionDelegate):
         if self._tls is not None and not self._tls.allows(cast(dict[str, Any], request.get_ssl_certificate())):
             raise HTTPError(403, "the certificate bears none of the names that are let in")
         if self.credentials is not None:
-            said = request.headers.get("Authorization", "")
-            known = self.credentials.known(said)
-            if not (await self._guess(self.credentials, client, said) if known is None else known):
+            authorization = request.headers.get("Authorization", "")
+            known = self.credentials.known(authorization)
+            if not (await self._guess(self.credentials, client, authorization) if known is None else known):
                 await self._limit(client)
                 raise HTTPError(401, "credentials are missing or wrong")
         client.let_in = True
@@ -474,27 +474,27 @@ class Server(HTTPServerConnectionDelegate):
             return name in self._hosts or (not self.address.is_loopback and "." not in name)
         return not self.address.is_loopback or address.is_loopback or name.strip("[]") in self._hosts
 
-    async def _guess(self, credentials: HttpCredentials, client: ClientConnection, said: str) -> bool:
+    async def _guess(self, credentials: HttpCredentials, client: ClientConnection, authorization: str) -> bool:
         """Return whether a password is correct. Addresses take turns, with one password each."""
         address = client.remote_ip
         if self._guesses[address] >= self.limits.guesses:
-            await self._put_off(client, "too many passwords wait to be tried")
+            await self._delay_and_refuse(client, "too many passwords wait to be tried")
         self._guesses[address] += 1
         client.wait(self.limits.idle)
         try:
-            async with self._turns[address], self._turn:
+            async with self._address_locks[address], self._hashing_lock:
                 if client.stream.closed():
                     return False
                 client.timeout.cancel()
                 began = self._loop.time()
-                right = await self._submit(self._passwords, credentials.tried, said)
+                right = await self._submit(self._passwords, credentials.tried, authorization)
                 # A pause as long as the hashing: guessing passwords takes at most half of a processor.
                 await asyncio.sleep(self._loop.time() - began)
                 return right
         finally:
             self._guesses[address] -= 1
             if not self._guesses[address]:
-                del self._guesses[address], self._turns[address]
+                del self._guesses[address], self._address_locks[address]
 
     async def _limit(self, client: ClientConnection) -> None:
         """Count a request without valid credentials. Delay and refuse it if its address has sent too many in this second."""
@@ -504,9 +504,9 @@ class Server(HTTPServerConnectionDelegate):
             self._unauthenticated.clear()
         self._unauthenticated[client.remote_ip] += 1
         if self.credentials is not None and self._unauthenticated[client.remote_ip] > self.limits.unauthenticated:
-            await self._put_off(client, "too many requests without valid credentials")
+            await self._delay_and_refuse(client, "too many requests without valid credentials")
 
-    async def _put_off(self, client: ClientConnection, why: str) -> NoReturn:
+    async def _delay_and_refuse(self, client: ClientConnection, why: str) -> NoReturn:
         client.wait(PUT_OFF + self.limits.write)
         await asyncio.sleep(PUT_OFF)
         raise HTTPError(429, why)
