@@ -1,4 +1,4 @@
-"""Training frameworks: the core that all stand on, and one file for each."""
+"""Callbacks and loggers for training frameworks: a common core, and a file for each framework."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import Any
 
 LIGHTNING = "ACCELMETRICS_LIGHTNING"
-"""The variable that adds a callback to each Lightning ``Trainer``, when it is 1."""
+"""The variable that adds a callback to each Lightning ``Trainer`` if it is 1."""
 
 
 def lightning_callbacks() -> list[Any]:
-    """Return what the environment adds to a Lightning ``Trainer``. Each one asks, so nothing is loaded where it adds nothing."""
+    """Return the callbacks that the environment adds to a Lightning ``Trainer``: one with ``ACCELMETRICS_LIGHTNING=1``, else none."""
+    # Every Trainer calls this, also in programs that never use accelmetrics. So nothing is imported without the variable.
     if os.environ.get(LIGHTNING, "").strip() not in ("1", "true"):
         return []
     from accelmetrics.backends.guard import guarded, warn_user

@@ -1,10 +1,10 @@
-"""accelerate: what the devices did, in the rows that ``Accelerator.log`` hands to its trackers.
+"""accelerate: values of the devices in the rows that ``Accelerator.log`` hands to its trackers.
 
 >>> import accelmetrics.integrations.accelerate
 >>> accelerator = Accelerator(log_with=["accelmetrics", "wandb"])            # doctest: +SKIP
 
-or, with options, ``log_with=[DeviceTracker(interval=1.0), "wandb"]``: before the others, which log what stands in the row when it is their
-turn.
+or, with options, ``log_with=[DeviceTracker(interval=1.0), "wandb"]``. It must come first: ``Accelerator`` hands the same dictionary to one
+tracker after the other, and each logs the values that are in it by then.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from accelerate import tracking
 from accelmetrics.integrations.training import TrainingRun, WithRun
 
 NAME = "accelmetrics"
-"""In ``log_with`` and ``init_kwargs``."""
+"""The name of the tracker in ``log_with`` and ``init_kwargs``."""
 
 
 class DeviceTracker(WithRun, tracking.GeneralTracker):
-    """Adds a row of the devices to each row that is logged, and hears its numbers.
+    """A tracker that adds a row of the devices to each logged row, and logs the row's numbers as a step.
 
     Args:
-        run_name: The name that ``init_trackers`` has for the project; it is not used.
-        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
-        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+        run_name: The project's name from ``init_trackers``. Not used.
+        run: A training run, as for :class:`~accelmetrics.integrations.training.WithRun`.
+        options: ``prefix``, ``keys``, ``stats``, and the options of :func:`accelmetrics.training`.
 
     Attributes:
         name: Its name for ``Accelerator``.
-        requires_logging_directory: It has no folder.
-        main_process_only: Rows are logged by the first process alone.
+        requires_logging_directory: False, because it writes no files there.
+        main_process_only: True, because only the first process logs rows.
     """
 
     name = NAME
@@ -44,26 +44,27 @@ class DeviceTracker(WithRun, tracking.GeneralTracker):
 
     @property
     def tracker(self) -> TrainingRun:
-        """The same, under the name that ``Accelerator.get_tracker`` has for it."""
+        """The training run, as ``Accelerator.get_tracker`` returns it."""
         return self._hook.run
 
     def start(self) -> None:
-        """Begin, as ``init_trackers`` wants it."""
+        """Start the training run. ``init_trackers`` calls this."""
         self._hook.begin()
 
     def log(self, values: dict[str, Any], step: int | None = None, **unused: Any) -> None:
-        """Note the numbers of a row, and add what the devices did since the row before."""
+        """Log the numbers of a row as a step, and add the devices' values since the previous row to ``values``."""
         self._hook.contain(self._add, values, step)
 
     def finish(self) -> None:
-        """End, as ``end_training`` wants it."""
+        """End the training run. ``end_training`` calls this."""
         self._hook.end()
 
     def _add(self, values: dict[str, Any], step: int | None) -> None:
         for name in self._row:
-            values.pop(name, None)  # of a dictionary that the program logs again
+            values.pop(name, None)  # a program may log the same dictionary again, with our previous row in it
         self._hook.note(step, values)
-        if step is None or step != self._step:  # trackers would overwrite the row of this step by one of a moment
+        # A second row of the same step would cover only a moment, and trackers would overwrite the first one with it.
+        if step is None or step != self._step:
             self._row = self._hook.row()
             values.update(self._row)
         self._step = step

@@ -1,4 +1,4 @@
-"""The callbacks of home-grown monitors, by the names and arguments that training loops call them by.
+"""Callbacks with the names and arguments that training loops use for monitors of their own.
 
 >>> from accelmetrics.integrations.callbacks import TrainingMonitorCallback
 >>> callback = TrainingMonitorCallback(accelmetrics.Monitor(exporters=["jsonl:run.jsonl"]))       # doctest: +SKIP
@@ -18,17 +18,18 @@ from accelmetrics.schemas.text import shown
 
 
 class TrainingMonitorCallback:
-    """Logs each step of a loop that calls it. None of its methods raises or waits but ``on_train_end``, which delivers what is queued.
+    """A callback that logs each step of a training loop.
+
+    Its methods never raise. Only ``on_train_end`` waits, until queued records are delivered.
 
     Args:
-        monitor: A :class:`~accelmetrics.Monitor`, or the run that :func:`accelmetrics.training` makes; started and stopped with the
-            training.
+        monitor: A :class:`~accelmetrics.Monitor`, or a run of :func:`accelmetrics.training`. It starts and stops with the training.
 
     Attributes:
         run: The training run.
 
     Raises:
-        InvalidOptionError: It is neither.
+        InvalidOptionError: ``monitor`` is neither.
     """
 
     def __init__(self, monitor: Monitor | TrainingRun) -> None:
@@ -42,7 +43,7 @@ class TrainingMonitorCallback:
         self.run.start()
 
     def on_step_begin(self, *_: object, **__: object) -> None:
-        """Note when the step begins. Arguments are not used."""
+        """Record the start time of the step. Arguments are not used."""
         self._begun = time.monotonic()
 
     @contained
@@ -57,16 +58,16 @@ class TrainingMonitorCallback:
         *_: object,
         **values: object,
     ) -> None:
-        """Log a step: its duration since ``on_step_begin`` as ``step_seconds``, ``lr`` as ``learning_rate``, and the rest by its name.
+        """Log a step. The time since ``on_step_begin`` is logged as ``step_seconds``.
 
         Args:
-            step: The loop's own step.
-            epoch: Its epoch.
-            loss: Its loss; a tensor is not waited for.
-            lr: The learning rate.
+            step: The step's number in the loop.
+            epoch: The epoch.
+            loss: The loss. It may be a tensor on a device, and this method does not wait for it.
+            lr: The learning rate, logged as ``learning_rate``.
             grad_norm: The norm of the gradient.
             throughput: Samples per second, logged as ``samples_per_second``.
-            values: Other numbers.
+            values: Other numbers, logged by their names.
         """
         duration = None if self._begun is None else time.monotonic() - self._begun
         self._begun = None
@@ -74,28 +75,30 @@ class TrainingMonitorCallback:
         self.run.step(step, **{"step_seconds": duration, **named, **values})
 
     def on_train_end(self, *_: object, **__: object) -> None:
-        """Stop the monitor, which delivers what is queued. Arguments are not used."""
+        """Stop the monitor and deliver queued records. Arguments are not used."""
         self.run.close()
 
 
 class GPUMonitoringCallback(TrainingMonitorCallback):
-    """Tells what the devices did, every so many steps, beside logging each step.
+    """A callback that logs each step, and prints a row of the devices every ``log_interval`` steps.
 
-    Where transformers is loaded it is a ``TrainerCallback`` as well: ``Trainer(callbacks=[GPUMonitoringCallback(Monitor(gpus=[0]))])``.
+    If transformers is loaded, it is also a ``TrainerCallback``: ``Trainer(callbacks=[GPUMonitoringCallback(Monitor(gpus=[0]))])``.
 
     Args:
-        gpu_monitor: As for :class:`TrainingMonitorCallback`.
-        log_interval: After how many steps a row is told.
+        gpu_monitor: A monitor or run, as for :class:`TrainingMonitorCallback`.
+        log_interval: Steps between two printed rows.
 
     Attributes:
-        row: The last row, as :meth:`TrainingRun.row` gives it; empty before the first.
+        row: The last row, as :meth:`TrainingRun.row` returns it. Empty before the first one.
 
     Raises:
-        InvalidOptionError: It is no monitor, or the interval is below 1.
+        InvalidOptionError: ``gpu_monitor`` is no monitor, or the interval is below 1.
     """
 
     def __new__(cls, *_: object, **__: object) -> GPUMonitoringCallback:
-        """Make one, with the methods of a trainer's callback if transformers is loaded: a trainer calls all of them."""
+        """Create a callback, also for a ``Trainer`` if transformers is loaded."""
+        # A Trainer calls all methods of TrainerCallback, so the object needs that base class. It cannot be a base class here, because
+        # transformers may not be installed.
         if cls is GPUMonitoringCallback and "transformers" in sys.modules:
             from accelmetrics.integrations.transformers import TrainerMonitoringCallback
 
@@ -112,13 +115,13 @@ class GPUMonitoringCallback(TrainingMonitorCallback):
 
     @contained
     def on_step_end(self, *arguments: object, **values: object) -> None:
-        """Log the step; after every ``log_interval`` of them tell a row on the logger ``accelmetrics``, at level INFO."""
+        """Log a step. Every ``log_interval`` steps, print a row on the logger ``accelmetrics`` at level INFO."""
         super().on_step_end(*arguments, **values)
         self._steps += 1
         self.count_step(self._steps)
 
     def count_step(self, step: int) -> None:
-        """Take a row and tell it, if this step is one of those that ask for it."""
+        """Take and print a row if ``step`` is a multiple of ``log_interval``."""
         if step % self._log_interval == 0:
             self.row = self.run.row()
             log.info("step %d: %s", step, ", ".join(f"{name} {value:.4g}" for name, value in self.row.items()))

@@ -1,10 +1,10 @@
-"""Keras 3: what the devices did, in each epoch's row.
+"""Keras 3: values of the devices in each epoch's logs.
 
 >>> from accelmetrics.integrations.keras import DeviceMonitor
 >>> model.fit(x, y, callbacks=[DeviceMonitor(), CSVLogger("log.csv")])       # doctest: +SKIP
 
-Keras hands one dictionary to one callback after the other, so what adds to it must come first. The history that ``fit`` returns has it in
-any case.
+Keras hands the same dictionary to one callback after the other, so this callback must come before loggers. The history that ``fit`` returns
+has the values in any case.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from accelmetrics.integrations.training import TrainingRun, WithRun, contained
 
 
 class DeviceMonitor(WithRun, keras.callbacks.Callback):
-    """Adds a row of the devices to each epoch's logs, and hears the batches.
+    """A callback that adds a row of the devices to each epoch's logs, and logs each batch as a step.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
-        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+        run: A training run, as for :class:`~accelmetrics.integrations.training.WithRun`.
+        options: ``prefix``, ``keys``, ``stats``, and the options of :func:`accelmetrics.training`.
 
     Attributes:
-        async_safe: Keras may tell of batches from threads of its own, where it does not wait for the device's numbers.
+        async_safe: True, so that Keras may call the callback from other threads and need not wait for the device after each batch.
     """
 
     async_safe = True
@@ -37,36 +37,37 @@ class DeviceMonitor(WithRun, keras.callbacks.Callback):
 
     @contained
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Begin."""
+        """Start the training run."""
         self._names = {}
         self._before = self._steps = 0
         self._hook.begin()
 
     @contained
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note where the epoch's steps begin, also in a training that is resumed."""
+        """Compute the first step of the epoch, also in a resumed training."""
         each = (self.params or {}).get("steps")
         self._before = epoch * each if each else self._steps
 
     @contained
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note a step. Its loss is the epoch's mean until then, as Keras has it."""
+        """Log a batch as a step. Its loss is Keras' mean over the epoch so far."""
         step = self._before + batch + 1
         self._steps = max(self._steps, step)
         self._hook.note(step, logs or {})
 
     @contained
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add what the devices did since the row before."""
+        """Add the devices' values since the previous row to the epoch's logs."""
         if logs is not None:
             self._add(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """End."""
+        """End the training run."""
         self._hook.end()
 
     def _add(self, logs: dict[str, Any]) -> None:
-        """Add a row. All epochs have the same names, since a history is a table: NaN where there was no number."""
+        """Add a row to ``logs``."""
+        # CSVLogger and the history are tables, so each epoch needs the same names. A missing number is NaN, also in earlier epochs.
         row = self._hook.row()
         history = getattr(getattr(self.model, "history", None), "history", {})
         epochs = max(map(len, history.values()), default=0)

@@ -1,12 +1,12 @@
-"""Lightning's ``Trainer``: what the devices did, in the runs of its loggers, at its own steps.
+"""Lightning's ``Trainer``: values of the devices in its loggers, at the trainer's steps.
 
 >>> from accelmetrics.integrations.lightning import DeviceMonitor
 >>> trainer = L.Trainer(callbacks=[DeviceMonitor(interval=1.0)])             # doctest: +SKIP
 
 or, without a line of code, with the variable ``ACCELMETRICS_LIGHTNING=1``.
 
-A row is logged beside the trainer's own, by the loggers' ``log_metrics``: the module's ``log`` would make a tensor on the device of each
-number.
+The callback passes a row to ``log_metrics`` of each logger, in addition to the trainer's own row. It does not use the module's ``log``,
+which would make a tensor on the device for each number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from typing import Any
 from accelmetrics.integrations.training import TrainingRun, WithRun
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""The same framework under two names. Each wants callbacks of its own class."""
+"""The two package names of the framework. Each accepts only callbacks of its own class."""
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """Return the classes that callbacks are of: those of the packages that are loaded, where none is of those that are installed."""
+    """Return ``Callback`` of each loaded package, or of each installed one if none is loaded.
+
+    Raises:
+        ImportError: No package is installed.
+    """
     loaded = [package for name in PACKAGES if (package := sys.modules.get(name)) is not None]
     found, missing = loaded, []
     for name in () if loaded else PACKAGES:
@@ -40,11 +44,11 @@ Callback: Any = type("Callback", _callback_classes(), {})
 
 
 class DeviceMonitor(WithRun, Callback):
-    """Logs what the devices did since the last row, as often as the trainer logs, and hears its steps.
+    """A callback that logs a row of the devices whenever the trainer logs, and logs each step.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
-        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+        run: A training run, as for :class:`~accelmetrics.integrations.training.WithRun`.
+        options: ``prefix``, ``keys``, ``stats``, and the options of :func:`accelmetrics.training`.
     """
 
     def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
@@ -52,37 +56,37 @@ class DeviceMonitor(WithRun, Callback):
         self._noted: int | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin."""
+        """Start the training run."""
         self._noted = None
         self._hook.contain(self._place, trainer)
         self._hook.begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Note a step, and log a row when the trainer logs one."""
+        """Log a step, and a row if the trainer logs one at this step."""
         self._hook.contain(self._after_batch, trainer, pl_module, outputs)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End: the trainer does not call ``teardown``."""
+        """End the training run, since the trainer does not call ``teardown`` after an exception."""
         self._hook.end()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """End."""
+        """End the training run."""
         self._hook.end()
 
     def _place(self, trainer: Any) -> None:
-        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
+        if trainer.world_size > 1:  # the trainer may start the other processes itself, after this callback was created
             self._hook.place(trainer.global_rank)
 
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
-        # The step that the trainer's loggers have for this batch, which it counts on its own; else that of the optimizer.
+        # The step under which the trainer's loggers log this batch. It is private in Lightning; without it, the optimizer's step is used.
         counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
         step = int(max(0, trainer.global_step - 1) if counted is None else counted)
-        if step == self._noted:  # another batch of a step that accumulates gradients
+        if step == self._noted:  # gradient accumulation: another batch of the same step
             return
         self._noted = step
         loss, batches = outputs.get("loss") if isinstance(outputs, Mapping) else outputs, trainer.accumulate_grad_batches
         if loss is not None and batches != 1 and pl_module.automatic_optimization:
-            loss = loss * batches  # of a step that accumulates gradients the trainer has it as a share of the step's
+            loss = loss * batches  # gradient accumulation: the trainer divides the loss of each batch by their number
         self.run.step(step, epoch=trainer.current_epoch, loss=loss)
         every = trainer.log_every_n_steps
         if trainer.is_global_zero and every and ((step + 1) % every == 0 or trainer.should_stop):
@@ -92,18 +96,18 @@ class DeviceMonitor(WithRun, Callback):
 
 
 class AddedMonitor(DeviceMonitor):
-    """The one that the environment adds. It leaves a training to one that the program has."""
+    """The callback added by ``ACCELMETRICS_LIGHTNING=1``. It is inactive if the program has its own."""
 
     _stands_back = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin, unless the trainer has a monitor of the program."""
+        """Start the training run, unless the trainer has a monitor of the program."""
         self._hook.contain(self._look_around, trainer)
         if not self._stands_back:
             super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Do what a monitor does, unless there is one."""
+        """Log a step and a row, unless the trainer has a monitor of the program."""
         if not self._stands_back:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 

@@ -1,6 +1,6 @@
-"""torchtune: what the devices did, in the rows that a recipe hands to its metric logger.
+"""torchtune: values of the devices in the rows that a recipe hands to its metric logger.
 
-In the configuration, where ``inner`` is the logger that stood there, whose options stay::
+In the configuration, ``inner`` is the original logger, and its options stay::
 
     metric_logger:
       _component_: accelmetrics.integrations.torchtune.DeviceMetricLogger
@@ -20,18 +20,18 @@ from accelmetrics.integrations.training import RunHook, TrainingRun
 
 
 class DeviceMetricLogger:
-    """Logs through another metric logger, with a row of the devices in each row of the recipe.
+    """A metric logger that adds a row of the devices to each row of the recipe and passes it to another logger.
 
-    It begins where the recipe makes it, on the first rank, after the other one has opened its run, and ends with ``close``.
+    The training run starts when the recipe creates the logger, on the first rank, and ends with ``close``.
 
     Args:
-        inner: The dotted path of the other logger, as its own ``_component_`` would be.
-        monitor: Options of :class:`~accelmetrics.integrations.training.RunHook`, and so of :func:`accelmetrics.training`: ``interval``,
-            ``keys``, ``exporters`` …
-        options: Those of the other logger.
+        inner: The dotted path of the other logger, as in its ``_component_``.
+        monitor: Options of :class:`~accelmetrics.integrations.training.RunHook` and :func:`accelmetrics.training`: ``interval``, ``keys``,
+            ``exporters`` …
+        options: Options of the other logger.
 
     Raises:
-        InvalidOptionError: An option of ``monitor`` that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+        InvalidOptionError: An option of ``monitor`` is invalid. Other errors are those of :func:`accelmetrics.training`.
     """
 
     def __init__(self, inner: str, monitor: Mapping[str, Any] | None = None, **options: Any) -> None:
@@ -41,16 +41,16 @@ class DeviceMetricLogger:
 
     @property
     def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor."""
+        """The training run, with its findings and its monitor."""
         return self._hook.run
 
     def log(self, name: str, data: Any, step: int) -> None:
-        """Log one number, which is noted as a step's."""
+        """Log a number, also as a step of the training run."""
         self._hook.contain(self._hook.note, step, {name: data})
         self._inner.log(name, data, step)
 
     def log_dict(self, payload: Mapping[str, Any], step: int) -> None:
-        """Log a row, with what the devices did since the row before. The recipe's own stays as it is."""
+        """Log a row with the devices' values since the previous row. ``payload`` is not changed."""
         self._hook.contain(self._hook.note, step, payload)
         self._inner.log_dict(self._hook.beside(payload), step)
 
@@ -59,6 +59,6 @@ class DeviceMetricLogger:
         self._inner.log_config(config)
 
     def close(self) -> None:
-        """End, and close the other logger."""
+        """End the training run and close the other logger."""
         self._hook.end()
         self._inner.close()
