@@ -1,4 +1,4 @@
-"""A snapshot as a screen for people, as tables of all metrics or some, and as CSV; under the catalogue's names or a dialect's."""
+"""Text formats of a snapshot: one screen for people, tables of all or some metrics, and CSV, under our own names or a dialect's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
 
 OTHER = ("", "Other")
-"""The section of keys that the catalogue does not have: a plug-in's."""
+"""The section of keys that are not in the catalogue: metrics of plug-ins."""
 INDENT = "  "
 HOST_WORDS: Mapping[str, Callable[[float], str]] = {
     "_percent": percent,
@@ -45,7 +45,7 @@ HOST_WORDS: Mapping[str, Callable[[float], str]] = {
     "_bytes": memory,
     "_1m": number,
 }
-"""How the host's numbers are written, by the ending of their names."""
+"""Formatter of a number of the host, by the ending of its name."""
 HEAD = ("timestamp", "hostname")
 
 SectionName = tuple[str, str]
@@ -55,7 +55,7 @@ SectionName = tuple[str, str]
 
 
 def names(snapshot: Snapshot, dialect: Dialect) -> str:
-    """Return a name and its value a line, below the dialect that they are of."""
+    """Return a snapshot under a dialect's names: one name and value per line, below the dialect's summary."""
     rows = [(name, number(value)) for name, value in dialect.flat(Record(snapshot)).items()]
     lines = aligned(rows, INDENT, numeric=True) if rows else [f"{INDENT}Nothing that {dialect.name} has a name for."]
     return "\n".join([f"{snapshot.hostname}  {snapshot.timestamp}", "", dialect.summary, *lines]) + "\n"
@@ -63,17 +63,20 @@ def names(snapshot: Snapshot, dialect: Dialect) -> str:
 
 HEADINGS = ("", "DEVICE", "NAME", "UTIL", "MEMORY/GiB", "POWER/W", "TEMP/°C", "PROC", "STATE")
 SHORTEST_NAME = 8
-"""Columns of a device's name where there is little room."""
+"""Columns that a device's name keeps on a narrow screen."""
 LEFT = frozenset({0, 1, 2, 8})
-"""Columns whose cells are flush left."""
+"""Indices of the left-aligned columns."""
 MOST_ABSENT = 5
-"""Makers of whom a machine without accelerators says why nothing is here: all of it fits a screen of 24 rows."""
+"""Number of vendors whose absence is explained on a machine without accelerators. The screen then fits 24 rows."""
 DEVICE_REASON = re.compile(r"(?:^|; )([a-z]+\.[\w.]+): [a-z_]+: ")
-"""The device and its reason in the words of a source that lacks some devices: ``gpu.2: device_lost: …``."""
+"""Matches each device, followed by its reason, in the detail of a source that lacks some devices: ``gpu.2: device_lost: …``."""
 
 
 def screen(snapshot: Snapshot, width: int) -> str:
-    """Return the node on one screen: a line a device, and what is wrong with which of them; of a machine without devices the host."""
+    """Return the node on one screen: one line per device, then problems with their remedies.
+
+    For a machine without devices it has the host's metrics, and why each vendor's devices are absent.
+    """
     view = node_view(Record(snapshot))
     totals, host = view.summary, view.host
     used, total = host.get("memory_used_bytes"), host.get("memory_total_bytes")
@@ -88,6 +91,7 @@ def screen(snapshot: Snapshot, width: int) -> str:
     parts = [[*head, *wrapped(", ".join(filter(None, numbers)), width, "")]]
     rows = [HEADINGS, *(_device_cells(view, device) for device in view.devices)]
     if view.devices:
+        # Only the name is cut: every other column holds numbers or a short word.
         excess = sum(max(map(cells, column)) for column in zip(*rows, strict=True)) + GAP * (len(HEADINGS) - 1) - width
         name = max(SHORTEST_NAME, max(cells(row[2]) for row in rows) - max(0, excess))
         parts.append([clipped(line, width) for line in _lines([(*row[:2], clipped(row[2], name), *row[3:]) for row in rows])])
@@ -100,14 +104,14 @@ def screen(snapshot: Snapshot, width: int) -> str:
         parts[-1] += [clipped(line, width) for line in aligned(absent[:MOST_ABSENT], INDENT)]
         if len(absent) > MOST_ABSENT:
             parts[-1].append(f"{INDENT}and {len(absent) - MOST_ABSENT} more makers, none of them here")
-    wrong: dict[tuple[str, ...], list[str]] = {}  # devices with one cause have one remark
+    wrong: dict[tuple[str, ...], list[str]] = {}  # devices with the same cause share one remark
     for device in view.devices:
         if device.state != "ok":
             wrong.setdefault((device.mark, device.note, ". ".join(device.advice)), []).append(device.label)
     silent = {device.key for device in view.devices if device.silent is not None}
     for source in view.sources:
         named = set(DEVICE_REASON.findall(source.detail))
-        if source.state != "ok" and not (named and named <= silent):  # the devices have said it already
+        if source.state != "ok" and not (named and named <= silent):  # the remarks on the devices cover it
             said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
             wrong.setdefault((source.mark, said, source.advice), []).append(f"source {source.name}")
     remarks = []
@@ -140,7 +144,7 @@ def _device_cells(view: NodeView, device: DeviceView) -> tuple[str, ...]:
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out the table of devices: words flush left, numbers flush right."""
+    """Return the lines of the table of devices, with words aligned left and numbers aligned right."""
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -151,14 +155,17 @@ def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def chosen(snapshot: Snapshot, width: int) -> str:
-    """Return the metrics of a reading side by side, in the direction that takes fewer lines; a missing one has the word for it."""
+    """Return the chosen metrics as a table, with devices as rows or as columns, whichever takes fewer lines.
+
+    A missing metric has a word for its reason.
+    """
     devices = [place.key for place in snapshot.identities]
     rows: dict[str, dict[str, str]] = {device: {} for device in devices}
     host: list[tuple[str, str]] = []
     given = {**snapshot.metrics, **snapshot.unavailable}
     for key, value in given.items():
         found = resolve(key)
-        if found is not None and found.alias:
+        if found is not None and found.alias:  # the same value under another name
             continue
         text = (
             WORDS.get(value.reason, str(value.reason))
@@ -178,10 +185,10 @@ def chosen(snapshot: Snapshot, width: int) -> str:
 
 
 def table(snapshot: Snapshot, width: int) -> str:
-    """Return devices side by side, the host, what is missing, and how the sources fared."""
+    """Return all metrics by section, devices side by side, then the missing keys and the state of each source."""
     home = {row.key: (section.family, section.title) for section in SECTIONS for row in section.rows}
     devices = [place.key for place in snapshot.identities]
-    values: dict[SectionName, dict[str, dict[str, str]]] = {}  # by section, name and device; the host has no name
+    values: dict[SectionName, dict[str, dict[str, str]]] = {}  # by section, name and device; the host's device is ""
     for key, value in snapshot.metrics.items():
         found = resolve(key)
         section, device, name, unit = OTHER, "", key, "1"
@@ -212,7 +219,7 @@ def table(snapshot: Snapshot, width: int) -> str:
 
 
 def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int) -> list[str]:
-    """Lay out names downwards and devices across, in as many blocks as the width needs."""
+    """Return a table with names as rows and devices as columns, split into blocks of devices that fit the width."""
     values = {name: texts for name, texts in values.items() if texts.keys() - {""}}
     shown = [device for device in devices if any(device in texts for texts in values.values())]
     if not shown:
@@ -228,7 +235,7 @@ def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int)
 
 
 def _missing(snapshot: Snapshot, width: int) -> list[str]:
-    """List missing keys by reason, as far as there is room; ``gpu.*.fanSpeed`` where there are several devices."""
+    """Return one line of missing keys per reason, cut to the width. With several devices a key is ``gpu.*.fanSpeed``."""
     keys: dict[str, list[str]] = {}
     for key, why in snapshot.unavailable.items():
         found = device_key(key) if len(snapshot.identities) > 1 else None
@@ -239,7 +246,7 @@ def _missing(snapshot: Snapshot, width: int) -> list[str]:
 
 
 def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[str]:
-    """Return names with values, side by side as often as there is room, to be read downwards."""
+    """Return names with values in as many columns as fit the width, ordered down each column."""
     if not pairs:
         return []
     lines = aligned(pairs, numeric=True)
@@ -254,17 +261,18 @@ def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[st
 
 
 def csv(repeated: bool, path: str, dialect: Dialect | None) -> Callable[[Snapshot], str]:
-    """Return the function that formats a snapshot as a row, below the header if it is the first.
+    """Return the function that formats a snapshot as a CSV row, with the header before the first one.
 
-    The columns are those of the first reading, or of the file that rows are added to; a key without one is told once.
+    The columns are the keys of the first reading, or the header of the file to append to. A key without a column is
+    left out, and reported once on standard error.
 
     Args:
-        repeated: Whether more readings follow: then what a process on a device would give has its columns from the start.
-        path: The file that is added to; empty for none.
-        dialect: Whose names the columns have; None for those of the catalogue.
+        repeated: Whether more readings follow. The header then also has the keys of processes that may start later.
+        path: The file to append to; empty for none.
+        dialect: The dialect of the column names; None for the catalogue's names.
 
     Raises:
-        WriteError: The file begins with something else.
+        WriteError: The file to append to does not begin with this header.
     """
     left_out: set[str] = set()
     header = first_line(path) if repeated and path else ""
@@ -292,7 +300,7 @@ def csv(repeated: bool, path: str, dialect: Dialect | None) -> Callable[[Snapsho
 
 
 def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
-    """Return every key that has a value or may get one; of a stream, also what a process on a whole device would have."""
+    """Return every key that has a value or may get one. A stream also has the keys of a process on each whole device."""
     keys = dict.fromkeys(columns_of(snapshot))
     for place in snapshot.identities if repeated else ():
         processes = () if place.identity.parent else coverage_of(place.backend).get("processes", ())
@@ -301,7 +309,10 @@ def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
 
 
 def device_rows(dialect: Dialect) -> Callable[[Snapshot], str]:
-    """Return the function that formats a snapshot as a row a device, as the dialect's own tool does: a comma and a space between values."""
+    """Return the function that formats a snapshot as one row per device, as the dialect's own tool prints it.
+
+    Values are separated by a comma and a space.
+    """
     headed = False
 
     def render(snapshot: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""``accelmetrics job``: what a scheduler's Prolog and Epilog call when a job begins and ends on this node."""
+"""``accelmetrics job``: the command for a scheduler's Prolog and Epilog, which run when a job begins and ends on this node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accelmetrics.visibility.slurm_jobs import job_of, job_text, open_folder, pa
 
 WAIT = 5.0
 LOOK = 0.05
-"""Seconds between two looks for the summary."""
+"""Seconds between two checks for the summary."""
 
 EXAMPLES = """\
   accelmetrics job begin                           in Slurm's Prolog: write down which devices the job was given
@@ -49,7 +49,8 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Begin or end a job; what goes wrong is a line on standard error, and never the job's failure."""
+    """Begin or end a job. An error is a line on standard error, and the exit status stays 0."""
+    # Slurm drains a node whose Prolog fails.
     outcome = guarded(_begin, options.jobs) if options.action == "begin" else guarded(_end, options, out)
     if outcome.failure is not None:
         say(f"accelmetrics job {options.action}: {outcome.failure.detail}")
@@ -89,11 +90,13 @@ def _end(options: Namespace, out: Stdout) -> None:
             return
         except (OSError, ValueError) as error:
             raise AccelMetricsError(f"{file} stays: it is not what `accelmetrics job begin` writes: {reason_of(error)}") from error
+        # From here on the file is removed in any case: the job is over, with or without a summary.
         stack.callback(_remove, jobs, name)
         result = Path(options.summaries, name)
         if _summary(result, job.began) is None:
             say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` has not noticed it")
             return
+        # `accelmetrics serve` reads the end of the job from this file, and then completes the summary.
         write_in(jobs, name, job_text(job))
         until = time.monotonic() + options.wait
         while (found := _summary(result, job.began) or {}).get("state") != "ended" and time.monotonic() < until:
@@ -115,9 +118,9 @@ def _remove(folder: int, name: str) -> None:
 
 
 def _summary(file: Path, began: float) -> dict[str, Any] | None:
-    """Read the summary of the job that began then; None where there is none, or that of an earlier job of this number.
+    """Read the summary of the job that began at this time. None if there is none, or an earlier job's with the same id.
 
-    It is the daemon's, which is another user: it is shown, and nothing else.
+    The daemon that writes it may be another user, so the content is only printed.
 
     Raises:
         AccelMetricsError: The file is no summary.

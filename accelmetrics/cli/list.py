@@ -1,4 +1,4 @@
-"""``accelmetrics list``: the devices."""
+"""``accelmetrics list``: the devices, with identity, memory and driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accelmetrics.schemas.topology import SupportedClocks
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 SPARED = ("DRIVER", "VENDOR", "PCI")
-"""Columns that are left out first where there is little room."""
+"""Columns that a narrow screen omits, in this order."""
 MOST_CLOCKS_SHOWN = 8
 NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."
 NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected."
@@ -35,7 +35,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the devices; where there are none, or a source fails, say so on standard error."""
+    """Print the devices. Report missing devices and failing sources on standard error."""
     from accelmetrics.sampling.sampler import Sampler
 
     with Sampler(**arguments.reading(options)) as sampler:
@@ -55,7 +55,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def clock_lines(key: str, clocks: SupportedClocks | Unavailable | None) -> Iterator[str]:
-    """Yield in words which clocks a device can be set to."""
+    """Yield lines with the clocks that a device can be set to, in MHz."""
     if not isinstance(clocks, SupportedClocks):
         yield f"{key}  clocks unknown" + (f": {clocks.reason} ({clocks.detail})" if clocks else "")
         return
@@ -72,11 +72,11 @@ def _range(clocks: Sequence[int]) -> str:
 
 
 def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:
-    """Say on standard error which sources fail, and where there are no devices.
+    """Report on standard error which sources fail, and that no device was found.
 
     Args:
         snapshot: The reading.
-        visible: Whether only the devices that a program sees were wanted.
+        visible: Whether only the devices that a program sees were requested.
     """
     for status in snapshot.backends:
         if status.status in {"failed", "timed_out", "degraded"}:
@@ -88,11 +88,11 @@ def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:
 
 
 def table(snapshot: Snapshot, visible: bool = False, width: int = PLAIN_WIDTH) -> str:
-    """Return a line a device, below a heading. Where that is too wide, columns are left out, and the last line names them.
+    """Return one line per device below a heading. Columns that do not fit are omitted, and the last line names them.
 
     Args:
-        snapshot: The devices.
-        visible: Whether the program's numbers for them are wanted too.
+        snapshot: The reading.
+        visible: Whether to add the number that a program has for each device.
         width: Columns of the screen.
     """
     rows: list[tuple[str, ...]] = [(*HEAD, "VISIBLE") if visible else HEAD]

@@ -1,4 +1,4 @@
-"""``accelmetrics metrics``: the catalogue."""
+"""``accelmetrics metrics``: the catalogue of metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the catalogue, or the part that was asked for."""
+    """Print the catalogue, or the requested part of it."""
     names = [options.backend] if options.backend else registry.names()
     plug_ins = {name: registry.load(name) for name in names if name not in built_in.BUILT_IN}
     own = [Section("Plug-in", name, registry.add_own_metrics(plug_in)) for name, plug_in in plug_ins.items()]
@@ -58,7 +58,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
-    """Return, by the key of a row, the sources that give it, each with where it is read."""
+    """Return the sources of each metric, by its key: the source's name and where it reads the metric."""
     given = {key: dict(sources) for key, sources in given_by().items()}
     for name, backend in plug_ins.items():
         coverage = guarded(backend.coverage).value or Coverage()
@@ -68,10 +68,17 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
 
 
 def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Sequence[Section], given: Given) -> tuple[bool, list[Section]]:
-    """Return whether one metric was asked for, and the sections with the rows that were.
+    """Return whether the text names one metric, and the sections with the matching rows.
+
+    Args:
+        wanted: A key, its template, or words to search for; None for all metrics.
+        backend: Only metrics of this source.
+        preset: Only metrics of this preset.
+        own: Sections of plug-ins.
+        given: The sources of each metric.
 
     Raises:
-        UsageError: There is no such metric, and the word is in none.
+        UsageError: The text is no key, and no metric contains its words.
     """
     template, unknown = "", ""
     try:
@@ -82,7 +89,7 @@ def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Seq
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
         rows = (row for row in rows if preset is None or preset in presets_of(row))
-        if unknown:  # the words, in capitals or not, are parts of a key, of other names or of a meaning
+        if unknown:  # search for the words, ignoring case, in the key, the other names and the meaning
             texts = ((row, "\n".join((row.key, *row.aliases, row.prometheus, row.otel, row.meaning)).lower()) for row in rows)
             found = tuple(row for row, text in texts if all(word in text for word in (wanted or "").lower().split()))
         else:
@@ -95,14 +102,14 @@ def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Seq
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row as plain values."""
+    """Return a metric as plain values for JSON."""
     partitions = [backend for backend in sources if row.device_part and row.name in coverage_of(backend).get("partitions", ())]
     facts = {name: value for name, value in row._asdict().items() if name != "preset"}
     return {**facts, "aliases": list(row.aliases), "presets": presets_of(row), "sources": dict(sources), "partitions": partitions}
 
 
 def overview(section: Section, width: int) -> str:
-    """Return a section's rows: key, unit, kind, meaning."""
+    """Return a section as text: key, unit and kind of each metric, and its meaning below."""
     heads = aligned([(row.key, row.unit, row.kind) for row in section.rows], "  ")
     lines = [f"{section.family}: {section.title}"]
     for head, row in zip(heads, section.rows, strict=True):
@@ -111,7 +118,7 @@ def overview(section: Section, width: int) -> str:
 
 
 def details(row: Metric, sources: Mapping[str, str]) -> str:
-    """Return everything about one metric."""
+    """Return all facts about one metric as text."""
     facts = [
         ("unit", row.unit),
         ("kind", row.kind),
@@ -127,7 +134,7 @@ def details(row: Metric, sources: Mapping[str, str]) -> str:
 
 
 def limits(row: Metric) -> str:
-    """Return the range of a metric's values, in words."""
+    """Return the range of a metric's values in words; empty if it has none."""
     if row.minimum is None:
         return f"up to {row.maximum:g}" if row.maximum is not None else ""
     return f"{row.minimum:g} to {row.maximum:g}" if row.maximum is not None else f"{row.minimum:g} and above"

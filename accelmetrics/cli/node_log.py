@@ -1,4 +1,4 @@
-"""A line for each thing that begins or ends on a node: devices and sources that fall silent, Xid errors, findings."""
+"""Log messages for events on a node: devices and sources that stop or resume answering, Xid errors, and findings."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from accelmetrics.schemas.xid import KNOWN_XIDS
 
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 XID_RULES = "xid"
-"""How the names of rules about Xid errors begin."""
+"""Prefix of the names of rules about Xid errors."""
 SILENCE_RULES = frozenset({"device_lost", "device_missing"})
-"""Rules whose findings say of a device that it gives nothing, for which there is a line of the device already."""
+"""Rules about devices that give no values. The device's own message covers their findings."""
 EVENTS: Mapping[str, tuple[str, str]] = {
     Reason.DEVICE_LOST: ("device_lost", "lost"),
     Reason.TIMED_OUT: ("device_hung", "does not answer"),
     Reason.RESET_REQUIRED: ("device_silent", "must be reset"),
 }
-"""By reason for which a device gives nothing: the event, and the words for it."""
+"""Event and words by the reason for which a device gives no values."""
 UNLISTED = Unavailable("not_listed", "no longer listed")
+"""Reason for a device that is missing from the reading."""
 
 
 class NodeLog:
-    """Compares each record with the one before, and logs what has begun and what is over; findings at the level of their severity."""
+    """Logger of a node's events. It compares each record with the previous one, and logs findings at their severity's level."""
 
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
         self._slots: dict[str, DeviceSlot] = {}
-        self._silent: dict[str, tuple[str, int]] = {}  # by device: why it gives nothing, and since when
-        self._sources: dict[str, int] = {}  # silent ones, and since when
-        self._told: set[str] = set()  # sources whose silence the monitor has logged, which it does once
-        self._xids: dict[str, int | float] = {}
+        self._silent: dict[str, tuple[str, int]] = {}  # by device without values: the reason, and since when
+        self._sources: dict[str, int] = {}  # by source that does not answer: since when
+        self._told: set[str] = set()  # sources whose first failure the monitor has logged; it logs no later ones
+        self._xids: dict[str, int | float] = {}  # by device: its count of Xid errors
         self._findings: dict[tuple[str, str], Finding] = {}
-        self._unlogged: set[tuple[str, str]] = set()  # findings that last, and that a line of the device stands for
+        self._unlogged: set[tuple[str, str]] = set()  # current findings that the device's own message covers
 
     def take(self, record: Record) -> None:
-        """Log what is another thing than before."""
+        """Log the differences between this record and the previous one."""
         taken = record.snapshot
         known, self._slots = self._slots, {slot.key: slot for slot in taken.identities}
         for slot in taken.identities:
             self._device(slot, _why_silent(taken, slot.key), taken.time_ns)
         for key, slot in known.items():
-            if key not in self._slots and not slot.identity.parent:  # partitions come and go by command
-                self._slots[key] = slot
+            if key not in self._slots and not slot.identity.parent:  # partitions are created and deleted by command
+                self._slots[key] = slot  # kept, so that its return is logged
                 self._device(slot, UNLISTED, taken.time_ns)
         self._of_sources(taken)
         begun = self._of_findings(record)
@@ -87,14 +88,14 @@ class NodeLog:
                 _say(logging.INFO, words, "source_back", seconds=seconds, **data)
 
     def _of_findings(self, record: Record) -> list[Finding]:
-        """Log findings that begin and end, and return the former. The silence of a device is logged once, as the device's."""
+        """Log findings that begin and end, and return the new ones. A finding that the device's message covers is not logged."""
         before, self._findings = self._findings, {(one.rule, one.key): one for one in record.findings}
         begun = [one for which, one in self._findings.items() if which not in before]
         self._unlogged |= {(one.rule, one.key) for one in begun if one.rule in SILENCE_RULES and one.key in self._silent}
         for one in begun:
             if (one.rule, one.key) in self._unlogged:
                 continue
-            lasts = one.since_ns < self._began_ns  # since before a restart, when it was logged
+            lasts = one.since_ns < self._began_ns  # it began before a restart, and was logged then
             words = printable(f"{'still: ' if lasts else ''}{one} ({one.advice})")
             _say(logging.INFO if lasts else LEVELS[one.severity], words, "finding", finding=one.to_dict())
         for which, one in before.items():
@@ -109,11 +110,12 @@ class NodeLog:
         return begun
 
     def _of_xids(self, taken: Snapshot, told: set[str]) -> None:
-        """Log errors that were counted since, but those of a device whose finding about them has just begun."""
+        """Log new Xid errors. Errors of a device are skipped if a finding about them has just been logged."""
         for key, slot in self._slots.items():
             count = taken.metrics.get(f"{key}.xidErrors")
             if count is None:
                 continue
+            # Errors from before the start of this process are not new. The kernel's log has their number.
             known = KNOWN_XIDS.before.get(pci_address(slot.identity.pci_bus_id), {})
             more = count - self._xids.get(key, sum(known.values()))
             self._xids[key] = count
@@ -124,7 +126,10 @@ class NodeLog:
                 _say(logging.WARNING, words + many, "xid", device=key, uuid=slot.unique_id, code=code, count=more)
 
     def of_kernel(self, errors: Sequence[KernelError]) -> None:
-        """Log errors of the kernel's log that are no listed device's: an NVSwitch's, or those of a GPU that the driver has lost."""
+        """Log errors in the kernel's log of devices that are not listed: NVSwitches, and GPUs that the driver has lost.
+
+        Equal errors of one device are one message.
+        """
         listed = {pci_address(slot.identity.pci_bus_id) for slot in self._slots.values()}
         found: dict[tuple[str, int], list[KernelError]] = {}
         for error in errors:
@@ -140,7 +145,7 @@ class NodeLog:
 
 
 def _why_silent(taken: Snapshot, key: str) -> Unavailable | None:
-    """Return why a device gives nothing; None where it gives something, or gives nothing as it should."""
+    """Return the reason why a device gives no values. None if it gives some, or if it is expected to give none."""
     if has_values(taken, key):
         return None
     return next((why for why in taken.reasons_of(key).values() if why.reason not in IN_ORDER), None)

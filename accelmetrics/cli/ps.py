@@ -1,4 +1,4 @@
-"""``accelmetrics ps``: the processes on the devices."""
+"""``accelmetrics ps``: the processes that use the devices."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessList
 
 HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")
 SHORT_ID = 12
-"""Digits of a container's id, as the runtimes' own tools show them."""
+"""Digits of a container's id, as the tools of the container runtimes show it."""
 MOST_REASONS = 10
-"""Lines that say why something of a process is not known; ``--json`` has all."""
+"""Maximum number of lines on why facts about processes are unknown. ``--json`` has all of them."""
 EXAMPLES = """\
   accelmetrics ps
   accelmetrics ps --tree                      with the processes above them: shells, launchers, job steps
@@ -35,11 +35,11 @@ OPTIONS: arguments.Groups = {
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),
 }
 Tree = dict[int, "Tree"]
-"""By process, what is below it."""
+"""The children of each process, by its id."""
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the table, and why something is not known."""
+    """Print the processes, and the reasons for unknown facts."""
     from accelmetrics.sampling.sampler import Sampler
 
     with Sampler(**arguments.reading(options)) as sampler:
@@ -54,12 +54,12 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def render(found: ProcessListing, tree: bool = False, width: int | None = None) -> str:
-    """Return a line a process and device, then the devices that no process uses, and why something is not known.
+    """Return one line per process and device, then the devices without a process, then the reasons for unknown facts.
 
     Args:
         found: The processes.
-        tree: Whether the lines stand in the order of the tree of processes.
-        width: Columns that there are; None where nothing is cut.
+        tree: Whether to order the lines as a tree of processes.
+        width: Columns of the screen; None to cut nothing.
     """
     rows = [HEAD, *(_tree_rows(found) if tree else (_row(process, _command(process)) for process in found.processes))]
     table = aligned(rows) if found.processes else []
@@ -78,7 +78,7 @@ def render(found: ProcessListing, tree: bool = False, width: int | None = None) 
 
 
 def _tree_rows(found: ProcessListing) -> Iterator[tuple[str, ...]]:
-    """Give the rows in the order of the tree, what stands first in the table first; one of several devices has its command once."""
+    """Yield the rows in the order of the process tree, branches as in the table. A process on several devices has its command once."""
     rows: dict[int, list[ProcessInfo]] = {}
     whole: Tree = {}
     for process in (*found.processes, *found.parents):
@@ -94,12 +94,13 @@ def _tree_rows(found: ProcessListing) -> Iterator[tuple[str, ...]]:
 
 
 def _place_in_tree(process: ProcessInfo) -> int:
-    """Return its number, below 0 for a process that was not found: another one of that number may be above one that was."""
+    """Return the id of a process in the tree. It is negative for a process on a device that was not found in /proc."""
+    # The driver's id may belong to another pid namespace, where the same number here is an unrelated process in the tree.
     return -process.pid if process.device and process.user is None else process.pid
 
 
 def _branches(tree: Tree, indent: str | None = None) -> Iterator[tuple[int, str]]:
-    """Give each process of a tree with the lines that lead to it; above the first level are none."""
+    """Yield each process of a tree with the line drawing before its command, which is empty at the first level."""
     for pid, below in tree.items():
         last = pid == next(reversed(tree))
         yield pid, "" if indent is None else indent + ("└─ " if last else "├─ ")

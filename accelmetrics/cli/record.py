@@ -1,4 +1,4 @@
-"""``accelmetrics record``: watch until stopped, print a line a reading, and hand every reading to exporters."""
+"""``accelmetrics record``: watch until stopped, print one line per reading, and send every reading to exporters."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from accelmetrics.schemas.text import counted, printable
 from accelmetrics.views.summaries import folded, of_window
 
 FAST = 0.5
-"""Seconds: an interval below which a source may be unable to keep up."""
+"""Interval in seconds below which the command checks whether the sources keep up."""
 LOOK = 1.0
-"""Seconds between two looks at whether the sources keep up."""
+"""Seconds between two of these checks."""
 SETTLED = 3
-"""Readings before that is judged: the first ones wait for sources to open."""
+"""Readings before the first check. The first readings wait for sources to open."""
 
 EXAMPLES = """\
   accelmetrics record --exporter jsonl:run.jsonl                 a line for people, and a record a second in a file
@@ -56,13 +56,17 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Watch until stopped."""
+    """Watch until stopped. Return 1 if an exporter lost records.
+
+    Raises:
+        WriteError: A summary could not be printed. It is raised at the end, after all records were exported.
+    """
     if options.notify_test:
         return notify_test(options)
     with until_stopped() as stopped, checked(options, stopped):
         printing = console(out, stopped) if options.console else None
         watching = monitor(options, [_announced(options, printing), *exporters(options, out, stopped)])
-        whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
+        whole = watching.window("total").begin()  # ends after the last reading, so it includes every printed one
         with watching:
             not_printed = _watch(watching, options, out, stopped)
             seconds = whole.duration
@@ -76,7 +80,12 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
-    """Return an exporter that says at the first record what is read, how often, and where it goes, and prints records as another does."""
+    """Return an exporter that reports the banner with the first record, and then prints each record with ``printing``.
+
+    Args:
+        options: The command's options.
+        printing: The exporter to the console; None to print only the banner.
+    """
     from accelmetrics.exporters.registry import exporting
 
     told = False
@@ -88,7 +97,7 @@ def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
             words = banner(record.snapshot, options)
             if sys.stderr is not None and sys.stderr.isatty():
                 tell(words, "\n".join(folded(f"accelmetrics record: {words}")))
-            else:  # a log, which has it where it has messages of this level
+            else:  # standard error is a log, where the log level decides
                 log.info("%s", words)
         if printing is not None:
             printing.export(record)
@@ -97,7 +106,7 @@ def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
 
 
 def banner(snapshot: Snapshot, options: Namespace) -> str:
-    """Return in one line what is read, how often, for how long, and where it goes; secrets are left out."""
+    """Return one line with the devices, sources, interval, duration and destinations of the records, without secrets."""
     counts = Counter(slot.identity.kind for slot in snapshot.identities if not slot.identity.parent)
     devices = [counted(number, kind.upper()) for kind, number in counts.items()] or ["no device"]
     sources = [status.name for status in snapshot.backends if status.status != "absent"]
@@ -109,7 +118,7 @@ def banner(snapshot: Snapshot, options: Namespace) -> str:
 
 
 def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) -> list[WriteError]:
-    """Print a summary at each of its intervals, until stopped; return why some could not be printed, which ends nothing."""
+    """Print a summary at each summary interval until stopped. Return the errors of summaries that could not be printed."""
     not_printed: list[WriteError] = []
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
@@ -133,13 +142,13 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:
-    """Return the sources that cannot keep up with an interval, by the age of their readings and by how long they take."""
+    """Return the sources whose readings are too old, or take too long, for an interval in seconds."""
     latest = watching.latest
     if latest is None or watching.status.ticks < SETTLED:
         return []
     return [
         f"{status.name} ({status.source})" if status.source else status.name
         for status in latest.backends
-        # What the host gives may be as old as its paces have it.
+        # Parts of the host are read at slower paces on purpose, so its age says nothing.
         if (status.name != "host" and (status.age_seconds or 0.0) > 1.5 * interval) or (status.duration_seconds or 0.0) > interval
     ]

@@ -1,6 +1,6 @@
-"""The choices that a key of ``watch`` has saved: orders, columns, graphs, the theme. They are read at the next start.
+"""Saved display choices of ``watch``: orders, columns, graphs and theme. A key saves them, and the next start reads them.
 
-The file is JSON and not TOML: Python can write that without another package, and nobody needs to edit it by hand.
+The file is JSON and not TOML: Python's standard library can write JSON, and nobody needs to edit the file by hand.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from accelmetrics.views.terminal.style import SERIES
 from accelmetrics.views.trails import SPANS
 
 LARGEST = 1 << 16
-"""Bytes of the file, at most."""
+"""Maximum size of the file in bytes."""
 
 
 class SavedChoicesError(AccelMetricsError):
-    """The file of saved choices cannot be read or written, or has something that is none of them; the message says what."""
+    """The file of saved choices cannot be read or written, or has an invalid value. The message names the problem."""
 
 
 def _texts(value: object) -> TypeGuard[list[str]]:
@@ -50,17 +50,18 @@ SAVED: Mapping[str, Callable[[object], bool]] = {
     "form": get_args(Form).__contains__,
     "theme": get_args(ThemeChoice).__contains__,
 }
-"""By field of ``Choices`` that is saved, whether a value can be one."""
+"""Check of a value, by each saved field of ``Choices``."""
 
 
 def choices_path() -> Path:
-    """Return where the file is: below ``XDG_CONFIG_HOME``, or ``~/.config``."""
+    """Return the path of the file: below ``XDG_CONFIG_HOME``, or ``~/.config``."""
+    # The XDG specification says that a relative path is to be ignored.
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "accelmetrics" / "watch.json"  # noqa: PTH117  a text
 
 
 def read_choices(choices: Choices) -> Choices:
-    """Return the choices with those that are saved; the same where there is no file.
+    """Return the choices, updated from the file. They are unchanged if there is no file.
 
     Raises:
         SavedChoicesError: The file cannot be used.
@@ -72,13 +73,13 @@ def read_choices(choices: Choices) -> Choices:
         found = json.loads(data if len(data) <= LARGEST else b"")
     except FileNotFoundError:
         return choices
-    except (OSError, ValueError, RecursionError) as error:  # the last: brackets in brackets without an end
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
         why = error.strerror if isinstance(error, OSError) else "it is no JSON document of a useful length"
         raise SavedChoicesError(f"the saved choices in {path} are not used: {why}; W writes them anew") from error
     if not isinstance(found, dict):
         raise SavedChoicesError(f"the saved choices in {path} are not used: they are no table of names and values; W writes them anew")
     given: dict[str, Any] = {}
-    for name, possible in SAVED.items():  # names of later releases are passed over
+    for name, possible in SAVED.items():  # unknown names, such as a later release's, are ignored
         if name in found and not possible(found[name]):
             raise SavedChoicesError(f"the saved choices in {path} are not used: {name} cannot be {shown(found[name])}; W writes them anew")
         if name in found:
@@ -88,12 +89,12 @@ def read_choices(choices: Choices) -> Choices:
 
 
 def write_choices(choices: Choices) -> Path:
-    """Save the choices; return where.
+    """Save the choices and return the path of the file.
 
     Raises:
         SavedChoicesError: They cannot be written.
     """
-    from accelmetrics.exporters.files import replace_file  # not at the start of `watch`: few ever save
+    from accelmetrics.exporters.files import replace_file  # here, to keep it out of the start of `watch`: few users save
 
     path = choices_path()
     values = {name: getattr(choices, name) for name in SAVED}

@@ -1,4 +1,4 @@
-"""``accelmetrics schema``: the JSON Schema of the document that ``dump --json`` prints, or of the lines that recordings are made of."""
+"""``accelmetrics schema``: the JSON Schema of a ``dump --json`` document, of a recording's lines, or of ``topology --json``."""
 
 from __future__ import annotations
 
