@@ -1,4 +1,4 @@
-"""What a stretch of watching, or a recording, came to: as text and Markdown for people, as plain values for programs."""
+"""Summaries of a monitored period or a recording: text and Markdown for people, plain values for programs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ Plain = dict[str, Any]
 
 
 class Measured(Protocol):
-    """A stretch of time that was measured: a window of a monitor, or of records."""
+    """A measured period: a window of a monitor, or of records."""
 
     @property
     def duration(self) -> float:
-        """Seconds that it lasted."""
+        """Duration in seconds."""
         ...
 
     @property
     def summary(self) -> Mapping[str, Summary]:
-        """By key, the statistics."""
+        """Statistics by key."""
         ...
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
-        """By device key, the energy that it used."""
+        """Energy by device key."""
         ...
 
 
 NONE = "-"
 WIDTH = 80
-"""Columns of a line at most."""
+"""Largest width of a line in columns."""
 MEASURES = {
     "utilization_percent": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,
@@ -45,14 +45,14 @@ MEASURES = {
     "power_watts": POWER,
     "temperature_celsius": TEMPERATURE,
 }
-"""Measures of devices: the name in reports, and those in snapshots."""
+"""Measures of devices: the name in reports, and the possible names in snapshots."""
 COLUMNS = (
     ("util", "utilization_percent", "%", 1.0),
     ("memory", "memory_used_bytes", " GiB", GIB),
     ("power", "power_watts", " W", 1.0),
     ("temp", "temperature_celsius", "°C", 1.0),
 )
-"""Of tables: the heading, the measure, its unit, and what is one of that."""
+"""Columns of tables: heading, measure, unit, and the size of that unit."""
 Parts = tuple[tuple[str, ...], ...]
 FULL: Parts = (("mean", "max", "p95"),) * 4
 SHAPES: tuple[Parts, ...] = (
@@ -61,31 +61,31 @@ SHAPES: tuple[Parts, ...] = (
     (("mean", "max"), ("max",), ("mean", "max"), ("max",)),
     (("mean",), ("max",), ("mean",), ("max",)),
 )
-"""By column, the statistics that a table has: the fullest shape that fits is taken."""
+"""Statistics in each column of a table, fullest shape first. The first one that fits is used."""
 JOB_COLUMNS = (
     ("util mean", "utilization_percent_mean", "%", 1.0),
     ("memory max", "memory_used_bytes_max", " GiB", GIB),
     ("power mean", "power_watts_mean", " W", 1.0),
     ("temp max", "temperature_celsius_max", "°C", 1.0),
 )
-"""Of a job's devices, likewise."""
+"""The same for the devices of a job."""
 HOURS = {"held_hours": "held", "used_hours": "used", "wasted_hours": "wasted", "unmeasured_hours": "not measured"}
-"""Of a job: what its hours are called."""
+"""Names of a job's device hours."""
 PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MIB), "threads": ("proc.cpu.threads", 1.0)}
-"""Of the watched process: the key, and the factor to the unit of reports."""
+"""Measures of the watched process: the key, and the factor to the unit of reports."""
 STATISTICS = ("mean", "max", "count")
-"""What ``run --stats`` has of each measure."""
+"""Statistics of each measure in ``run --stats``."""
 HOST = ("cpu", "memory_percent", "proc.memory.rssMB")
 
 
 def measured(summary: Mapping[str, Summary], device: str) -> dict[str, dict[str, float] | None]:
-    """Return a device's measures as plain values, by their names in reports; None for those that it did not give."""
+    """Return a device's measures as plain values, by their names in reports; None for missing ones."""
     found = {name: first(summary, device, names) for name, names in MEASURES.items()}
     return {name: None if held is None else held._asdict() for name, held in found.items()}
 
 
 def samples(measures: Mapping[str, Mapping[str, float] | None]) -> int:
-    """Return the number of readings in which a device gave any of its measures."""
+    """Return the number of readings with any measure of a device."""
     return max((int(held["count"]) for held in measures.values() if held is not None), default=0)
 
 
@@ -98,14 +98,14 @@ def readings(summary: Mapping[str, Summary]) -> int:
 
 
 def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: float | None = None, number: int | None = None) -> str:
-    """Return a window's devices, a line each; where there is none, the host.
+    """Return a window as text, with a line for each device, or for the host if there are no devices.
 
     Args:
-        window: What was measured.
-        latest: A reading that has the devices.
-        title: What it is about.
-        seconds: How long that lasted, where the window's duration is another.
-        number: How many readings that were, where these are not all that the window was given: short ones had some of their own.
+        window: The window.
+        latest: A reading with the devices.
+        title: Title of the text.
+        seconds: The duration to show, if it differs from the window's.
+        number: The number of readings to show, if it differs from the window's, which has extra readings at its edges.
     """
     summary, energy = window.summary, window.energy_joules
     number = readings(summary) if number is None else number
@@ -119,7 +119,7 @@ def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: fl
 
 
 def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
-    """Return by device: its identity, and of each measure that it gave ``mean``, ``max`` and ``count``; its energy, its readings."""
+    """Return for each device its identity, ``mean``, ``max`` and ``count`` of each measure, its energy and its number of readings."""
     summary, energy = window.summary, window.energy_joules
     devices: dict[str, Plain] = {}
     for place in latest.identities if latest is not None else ():
@@ -143,13 +143,13 @@ def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
 
 
 def memory_total(summary: Mapping[str, Summary], place: DeviceSlot) -> float | None:
-    """Return the bytes that a device has; None where neither a reading nor its identity says."""
+    """Return the memory size of a device in bytes; None if neither readings nor the identity have it."""
     total = first(summary, place.key, MEMORY_TOTAL)
     return place.identity.memory_total_bytes if total is None else total.last
 
 
 def of_process(window: Measured) -> dict[str, Any]:
-    """Return the watched process and its descendants: ``mean``, ``max`` and ``count`` of each measure."""
+    """Return ``mean``, ``max`` and ``count`` of each measure of the watched process and its descendants."""
     summary = window.summary
     held = {name: (summary[key], factor) for name, (key, factor) in PROCESS.items() if key in summary}
     return {name: {"mean": one.mean * factor, "max": one.max * factor, "count": one.count} for name, (one, factor) in held.items()}
@@ -159,7 +159,7 @@ def of_process(window: Measured) -> dict[str, Any]:
 
 
 def of_job(summary: Plain) -> str:
-    """Return what a job came to, as the monitor of its node has written it, for people."""
+    """Return the summary of a job as text, from the document that the monitor of its node wrote."""
     labels, seconds, held = summary["labels"], int(summary["ended"] - summary["began"]), counted(summary["devices_held"], "device")
     about = ", ".join(labels[name] for name in ("user", "partition") if name in labels)
     hours = (f"{'unknown' if summary[name] is None else format(summary[name], '.2f')} {words}" for name, words in HOURS.items())
@@ -181,12 +181,12 @@ def of_job(summary: Plain) -> str:
 
 
 def folded(line: str) -> list[str]:
-    """Return a line as those that fit into the width; all but the first are indented. A longer word, such as a path, stays whole."""
+    """Return a line wrapped to the width, with all but the first line indented. A longer word, for example a path, stays whole."""
     return textwrap.wrap(printable(line), WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table of numbers whose first column names its rows; of columns that do not fit another table is made below."""
+    """Return a table of numbers with row names in the first column. Columns that do not fit are put into a second table below."""
     left, begin = len(rows[0]), 1
     tables: list[list[str]] = []
     while begin < left or not tables:
@@ -204,8 +204,8 @@ def device_table(
     """Return the table of devices, with units in its head.
 
     Args:
-        devices: Of each its label, its measures, and its energy in joules.
-        shapes: What there may be in columns, the fullest first.
+        devices: Label, measures and energy in joules of each device.
+        shapes: Possible statistics of the columns, fullest first.
     """
     lines: list[str] = []
     for shape in shapes:
@@ -231,12 +231,12 @@ def device_table(
 
 
 def _digits(part: str, scale: float) -> int:
-    """Return the decimals of a cell: one of means and of amounts of memory; other numbers are readings, which are whole."""
+    """Return the decimals of a cell: 1 for means and amounts of memory, 0 for readings, which are whole numbers."""
     return int(part == "mean" or scale != 1.0)
 
 
 def named(keys: Sequence[str]) -> str:
-    """Return the names of devices, three or more that follow each other as the first and the last: ``gpu.0 to gpu.3, gpu.6``."""
+    """Return the names of devices, with three or more consecutive ones as a range: ``gpu.0 to gpu.3, gpu.6``."""
     runs: list[list[str]] = []
     for key in dict.fromkeys(keys):
         head, _, number = key.rpartition(".")
@@ -249,7 +249,7 @@ def named(keys: Sequence[str]) -> str:
 
 
 def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
-    """Return the lines of the host's table, or one that says that there is nothing."""
+    """Return the host's table, or a line that says that there are no values."""
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]
     if len(rows) == 1:
         return ["nothing of the devices or the host was measured"]
@@ -257,21 +257,21 @@ def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) ->
 
 
 def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float, digits: int = 1) -> str:
-    """Return one part of a measure's statistics with its unit; a dash where nothing was measured."""
+    """Return a statistic of a measure with its unit; a dash if nothing was measured."""
     return NONE if held is None else f"{fixed(held[part] / scale, digits)}{unit}"
 
 
 def energy_text(joules: float | None) -> str:
-    """Return energy in joules, much of it in kWh; a dash where it is not known."""
+    """Return energy in joules, or in kWh if it is large; a dash if unknown."""
     return NONE if joules is None else energy(joules)
 
 
 def work_of_devices(rate: Mapping[str, float | None], devices: int) -> Plain:
-    """Return the rates of work, also by the mean power of one device, with the reason where a number is None.
+    """Return the rates of work, also for the mean power of one device, with a reason for each None.
 
     Args:
         rate: The work per second and per joule.
-        devices: How many devices have a known energy.
+        devices: Number of devices with known energy.
     """
     per_joule = rate["per_joule"]
     found: Plain = {**rate, "per_joule_of_mean_device": per_joule * devices if per_joule is not None and devices else None}
@@ -283,7 +283,7 @@ def work_of_devices(rate: Mapping[str, float | None], devices: int) -> Plain:
 
 
 def work_text(name: str, work: Plain) -> str:
-    """Return how fast work was done, and per joule where that is known."""
+    """Return the rate of work in words, with the work per joule if it is known."""
     said = f"{name}: {work['per_second']:.1f} per second"
     per_joule, mean = work.get("per_joule"), work.get("per_joule_of_mean_device")
     if per_joule is None:
@@ -293,7 +293,7 @@ def work_text(name: str, work: Plain) -> str:
 
 
 def doubt_lines(reasons: Mapping[str, str]) -> list[str]:
-    """Return a remark on devices whose counter was not used, with the reason of the first; nothing where there are none."""
+    """Return a remark on devices whose energy counter was rejected, with the first reason; empty if there are none."""
     if not reasons:
         return []
     (first_key, reason), *more = reasons.items()
@@ -303,5 +303,5 @@ def doubt_lines(reasons: Mapping[str, str]) -> list[str]:
 
 
 def as_json(document: Plain) -> str:
-    """Return a document for programs."""
+    """Return a document as JSON."""
     return json.dumps(document, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The plots of a report as pictures, drawn by matplotlib: files of SVG and PNG, and the static pictures of a page."""
+"""Pictures of a report's plots, drawn by matplotlib: SVG and PNG files, and the static pictures of a page."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#16191d", "#0072b2", "#b87a00", "#00805d", "#d55e00", "#3a97cf", "#b35c93", "#7b8591")
-"""Okabe and Ito's colours, those that are pale on white darkened to 3:1."""
+"""Colours of Okabe and Ito. Colours that are pale on white are darkened to a contrast of 3:1."""
 FOUND = "#a3003d"
-"""Of findings, and of no device."""
+"""Colour of findings. No device has it."""
 KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": FOUND}
 GRID, SHADE = "#e3e6ea", "#eef1f4"
 WIDTH, NARROW, HEIGHT, ROW, FRAME = 7.2, 4.2, 2.4, 0.18, 0.7
-"""Inches: of a picture, of one in a column of a page, of a row of one that has rows, and of what is above and below these."""
+"""Inches: width of a picture, width in a column of a page, height of a picture, height of a row, and margins above and below rows."""
 DPI, PAGE_DPI = 200, 130
-"""Pixels of an inch of PNG: in files, and in a page, which has all of them."""
+"""PNG resolution of files, and of the pictures in a page, where all of them add to its size."""
 LETTERS = 110.0
-"""Letters of text that fit into the width of a picture, about."""
+"""Approximate number of letters that fit into the width of a picture."""
 MOST_LETTERS = 28
-"""Of the name of a row."""
+"""Largest number of letters of a row's name."""
 LOOK: Any = {
     "font.family": ["DejaVu Sans"],
     "font.size": 8,
@@ -79,10 +79,10 @@ Draw = Callable[[], "Figure"]
 
 
 def check_installed() -> None:
-    """Refuse to draw without matplotlib.
+    """Check that matplotlib is installed.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: matplotlib is not installed.
     """
     require("matplotlib", "plots")
 
@@ -97,7 +97,7 @@ def is_installed() -> bool:
 
 
 def render(draw: Draw, kind: Literal["svg", "png"], title: str = "", dpi: int = DPI) -> bytes:
-    """Return a picture as a file of its own."""
+    """Return the content of a picture file."""
     import matplotlib
 
     held = BytesIO()
@@ -110,7 +110,7 @@ def render(draw: Draw, kind: Literal["svg", "png"], title: str = "", dpi: int = 
 
 
 def pictures(found: Pictures) -> Iterator[tuple[str, str, Draw]]:
-    """Yield all pictures of a report: the name of the file without its ending, the title, and what draws it."""
+    """Yield all pictures of a report: file name without suffix, title, and drawing function."""
     span = (found.begin, found.end)
     for plot in found.plots:
         yield plot.name, plot.title, partial(draw_plot, plot, found.marks, span)
@@ -125,15 +125,15 @@ def pictures(found: Pictures) -> Iterator[tuple[str, str, Draw]]:
 
 
 def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[tuple[str, Path]]:
-    """Write all pictures of a report, each whole or not at all; files of the same name are replaced.
+    """Write all pictures of a report. Each file is replaced atomically.
 
     Args:
-        found: What is to be drawn.
-        folder: Where; it is made where it is not there.
-        png: Whether to write PNG beside SVG.
+        found: The plots.
+        folder: The folder; created if it does not exist.
+        png: Whether to write PNG files in addition to SVG.
 
     Returns:
-        Titles and files that were written, to be shown in this order: PNG where there are any.
+        Titles and files in the order to show them; PNG files if there are any.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -154,7 +154,7 @@ def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[tup
 
 
 def markdown_pictures(written: Sequence[tuple[str, Path]]) -> str:
-    """Return a section of Markdown with the pictures, by paths from where this process was started."""
+    """Return a Markdown section with the pictures, with paths relative to the current directory."""
     parts = ["", "## Pictures", ""]
     for title, path in written:
         words = "".join(f"\\{letter}" if letter in "\\[]()!<>*_`" else letter for letter in title)
@@ -163,12 +163,12 @@ def markdown_pictures(written: Sequence[tuple[str, Path]]) -> str:
 
 
 def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] | None = None) -> Figure:
-    """Draw lines: a band from the least to the largest value of each, and its mean.
+    """Draw lines, each as its mean within a band from the lowest to the highest value.
 
     Args:
-        plot: What to draw.
-        marks: Stretches of the axis to mark; findings where they are about this plot.
-        span: Where the axis begins and ends; where the lines do when left out.
+        plot: The plot.
+        marks: Marks on the axis. Findings are drawn only if they concern this plot.
+        span: Begin and end of the axis; those of the lines by default.
     """
     places = [place for line in plot.lines for place in (line.x[0], line.x[-1])] or [0.0]
     several = len(plot.lines) > 1 or any(line.label.startswith("median") for line in plot.lines)
@@ -195,7 +195,7 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
 
 
 def draw_logged(plot: Plot, found: Pictures) -> Figure:
-    """Draw a number that the program logged: over its steps where it said which, else over time."""
+    """Draw a logged number, over the program's steps if they are known, else over time."""
     if found.axis not in ALIGNED and not lacking(found, "step"):
         by_step = next((one for one in aligned(found, "step").logged if one.name == plot.name), None)
         if by_step is not None:
@@ -204,7 +204,7 @@ def draw_logged(plot: Plot, found: Pictures) -> Figure:
 
 
 def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span: tuple[float, float]) -> Figure:
-    """Draw what was and was not over time, a row each, the darker the larger its share."""
+    """Draw the rows of the strip over time. A larger share is darker."""
     figure, axes = _axes("Throttling, gaps and events", FRAME + ROW * len(rows))
     _across(axes, axis, *span)
     least = (span[1] - span[0]) / 500
@@ -216,7 +216,7 @@ def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span:
 
 
 def draw_histogram(histogram: Histogram, page: bool = False) -> Figure:
-    """Draw how often values lay between edges; on a page without the title, which stands above it."""
+    """Draw a histogram; on a page without the title, which is in the page's text."""
     from matplotlib.ticker import MaxNLocator
 
     _, title, edges, counts = histogram
@@ -228,9 +228,9 @@ def draw_histogram(histogram: Histogram, page: bool = False) -> Figure:
 
 
 def draw_spread(spread: MeasureSpread, page: bool = False) -> Figure:
-    """Draw what readings came to: a line from least to largest, a bar from the median to p99, marks at p95 and the mean.
+    """Draw distributions: a line from lowest to highest, a bar from the median to p99, marks at p95 and the mean.
 
-    On a page title and legend stand above it.
+    On a page, title and legend are in the page's text.
     """
     factor = spread.factor
     title = "" if page else f"{spread.title}, {spread.unit}".removesuffix(", ")
@@ -253,7 +253,7 @@ def draw_spread(spread: MeasureSpread, page: bool = False) -> Figure:
 
 
 def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, finding: Finding) -> Figure:
-    """Draw the readings of a metric around a finding as they were taken."""
+    """Draw the original readings of a metric around a finding."""
     unit, factor = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
     column = [None if value is None else value / factor for value in values]
     until = times[-1] if finding.until_ns is None else finding.until_ns / 1e9
@@ -274,7 +274,7 @@ def _axes(title: str, height: float, width: float = WIDTH) -> tuple[Figure, Axes
 
 
 def _across(axes: Axes, axis: str, begin: float, end: float) -> None:
-    """Put numbers at the lower axis: moments in UTC, time since the first step, or steps."""
+    """Label the horizontal axis: times in UTC, time since the first step, or steps."""
     end = end if end > begin else begin + 1.0
     if axis in {"time", "seconds"}:
         places = time_ticks(begin, end)
@@ -287,7 +287,7 @@ def _across(axes: Axes, axis: str, begin: float, end: float) -> None:
 
 
 def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Shade every second epoch and window, and gaps, behind the lines; put names where there is room."""
+    """Shade gaps and every second epoch and window behind the lines, with names if there is room."""
     left, right = axes.get_xlim()
     named = [mark for mark in marks if mark.kind in {"window", "epoch"} and mark.begin < right and mark.end > left]
     for position, mark in enumerate(named):
@@ -304,7 +304,7 @@ def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
 
 
 def _draw_line(axes: Axes, line: PlotLine) -> None:
-    """Draw a band and the mean over it, both broken where there are no values; a value without neighbours is a dot."""
+    """Draw a band and the mean over it, interrupted by missing values. A value without neighbours is a dot."""
     low, mean, high = ([nan if value is None else value for value in column] for column in (line.low, line.mean, line.high))
     color = PALETTE[line.color]
     if line.low != line.high:

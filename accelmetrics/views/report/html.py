@@ -1,9 +1,9 @@
-"""A report as one page of HTML that opens from disk: tables, and plots with crosshair and zoom where scripts run.
+"""A report as one HTML page that opens from disk: tables, and plots with crosshair and zoom.
 
-Where matplotlib is installed, each plot has a static picture behind it, for readers without scripts and for paper.
+If matplotlib is installed, each plot has a static picture behind it, for readers without scripts and for paper.
 
-The page asks for nothing. Its scripts are allowed by their digests alone, so that what is put in later does not run; all texts are put in
-as texts, numbers that scripts read stand in a block of JSON without ``<``.
+The page loads nothing. Its content security policy allows its own scripts by their digests, so that injected scripts do not run. All texts
+are escaped, and the numbers for the scripts are in a block of JSON without ``<``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, 
 
 PARTS = ("mean", "max", "p95")
 FEW = 6
-"""Names of metrics that a cell shows; more are folded."""
+"""Number of metric names that a cell shows. More are folded."""
 SCRIPTS = (("assets", "uPlot.iife.min.js"), ("report/templates", "report.js"))
 STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
 DETAILED = ("utilization_percent", "power_watts", "temperature_celsius", "smClock")
-"""Metrics that are shown around a finding as they were read."""
+"""Metrics whose original readings are shown around a finding."""
 
 REDUCTION = (
     f"Least, mean and largest reading in at most {BUCKETS} buckets of equal time; around the first {DETAILS} findings of a recording "
     f"also every reading of {AROUND / 60:.0f} minutes before and after their beginning, {KEPT} at most."
 )
-"""How series were reduced."""
+"""Description of the reduction of series."""
 QUANTILES = ("count", "mean", "min", "p50", "p95", "p99", "max")
 Child = Element | str | None
 Cells = Sequence[Element | str]
@@ -53,10 +53,10 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
     Args:
         report: The run.
         found: Its plots over time.
-        axis: What they are drawn over at first.
+        axis: The initial axis.
 
     Raises:
-        InvalidOptionError: The program logged nothing of that axis.
+        InvalidOptionError: The program logged no values for that axis.
     """
     notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
     title = texts.title(report)
@@ -75,7 +75,7 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
 
 
 def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time") -> str:
-    """Return the page of two runs: their differences and common plots, then each by itself. Arguments are those of `page`."""
+    """Return the page of two runs: differences, common plots, and each run alone. The arguments are as for :func:`page`."""
     runs = [("A", comparison.a), ("B", comparison.b)]
     title = " compared with ".join(texts.title(report) for _, report in runs)
     drawn = found if axis == "time" else aligned(found, axis)
@@ -97,12 +97,12 @@ def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time"
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:
-    """Return an element of HTML, in which a text becomes text whatever it holds.
+    """Return an HTML element. Texts are escaped.
 
     Args:
-        tag: Its name.
+        tag: Its tag name.
         children: Elements and texts, in order; None is left out.
-        attributes: ``stroke_width`` is ``stroke-width``, ``class_`` is ``class``; None is left out.
+        attributes: Its attributes, ``stroke_width`` for ``stroke-width`` and ``class_`` for ``class``; None is left out.
     """
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     found = Element(tag, {name: _coordinate(value) if isinstance(value, float) else printable(str(value)) for name, value in named.items()})
@@ -122,13 +122,13 @@ def add(parent: Element, *children: Child) -> None:
 
 
 def _coordinate(value: float) -> str:
-    """Return a coordinate: less than a tenth of a unit cannot be seen."""
+    """Return a coordinate with one decimal, the most that can be seen."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def _raw(tag: str, content: str, **attributes: object) -> Element:
-    """Return a script or a style, whose content is not escaped: it may not hold the end of one."""
+    """Return a script or style element. Its content is not escaped, so it must not contain an end tag."""
     if "</" + tag in content.lower() or "<!--" in content:
         raise ValueError(f"the {tag} would end early")
     found = element(tag, **attributes)
@@ -167,7 +167,7 @@ def _document(title: str, header: Element, sections: Sequence[Element | None], f
 
 
 def _data(found: Pictures, chosen: Axis) -> str:
-    """Return what the script draws as JSON: each place on every axis. Times count from the beginning."""
+    """Return the data for the script as JSON: each point on every axis, with times from the begin."""
     others = [axis for axis in ALIGNED if (found.plots or found.logged) and not lacking(found, axis)]
     spans = [[found.begin, found.end]]
     for axis in others:
@@ -224,7 +224,7 @@ def _numbers(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _line_about(report: RunReport, letter: str = "") -> Element:
-    """Return what a run was in a line."""
+    """Return a line that describes a run."""
     begin, end = min(one.begin for one in report.streams), max(one.end for one in report.streams)
     read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}"
     names = dict.fromkeys(filter(None, (identity.name or identity.vendor for identity in report.devices.values())))
@@ -233,20 +233,20 @@ def _line_about(report: RunReport, letter: str = "") -> Element:
 
 
 def _section(name: str, title: str, *children: Child, letter: str = "") -> Element:
-    """Return a section with its heading; of one of two runs with its letter."""
+    """Return a section with its heading, and with the run's letter if there are two runs."""
     place = f"{name}-{letter.lower()}" if letter else name
     heading = element("h2", f"{title}: run {letter}" if letter else title, id=f"{place}-title")
     return element("section", heading, *children, id=place, class_=name, aria_labelledby=f"{place}-title")
 
 
 def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Sequence[tuple[str, int]] = ()) -> Element:
-    """Return a table whose first column names its rows, in an area that scrolls where the screen is narrow.
+    """Return a table whose first column names the rows, in an area that scrolls on narrow screens.
 
     Args:
-        caption: What it is about.
-        heads: Of its columns.
-        rows: Their cells, or what stands in these.
-        groups: What is common to several columns, and how many; empty where there is no such row.
+        caption: Its caption.
+        heads: Headings of its columns.
+        rows: Cells of each row, or their content.
+        groups: Headings over several columns with their column counts; empty for none.
     """
     head = element("thead")
     if groups:
@@ -267,17 +267,17 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Seq
 
 
 def _cell(shown: str, exact: float | None) -> Element:
-    """Return a cell with a number, in full for programs that read the page."""
+    """Return a cell with a number, and with the exact number as an attribute for programs."""
     return element("td", shown if exact is None else element("data", shown, value=repr(exact)), class_="number")
 
 
 def _value(value: float | None, factor: float = 1.0, write: Callable[[float], str] = plain) -> Element:
-    """Return a cell with a number in another unit; a dash where there is none."""
+    """Return a cell with a number in another unit; a dash for None."""
     return _cell(NONE if value is None else write(value / factor), value)
 
 
 def _differences(comparison: Comparison) -> Element:
-    """Return what differs, by how much, and how sure that is."""
+    """Return the table of differences with their uncertainty."""
     differ = [texts.TITLES[one["name"]][0] for one in comparison.differences if one["verdict"] == "differs"]
     verdict = f"Differs: {', '.join(differ)}." if differ else "No difference is larger than chance can make it."
     section = _section("differences", "Differences", element("p", verdict, class_="verdict"))
@@ -332,7 +332,7 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
 
 
 def _around(report: RunReport) -> Iterator[Element]:
-    """Yield the readings around findings as they were taken: in a table, and drawn."""
+    """Yield the original readings around findings, as a table and as plots."""
     for stream in report.streams:
         series_of = {series.key: series for series in stream.series}
         for finding, times, columns in stream.details:
@@ -377,7 +377,7 @@ def _summary(report: RunReport, letter: str = "") -> Element:
 
 
 def _sparkline(series: ReducedSeries, text: str) -> Element:
-    """Return a metric in the height of a line of text: a stroke from the least to the largest value of each of its columns."""
+    """Return a metric as a small picture in a line of text: a stroke from the lowest to the highest value of each bucket."""
     width, height = 90, 24
     by = max(1, -(-len(series.mean) // width))
     parts = [
@@ -400,7 +400,7 @@ def _sparkline(series: ReducedSeries, text: str) -> Element:
 
 
 def _picture(draw: drawing.Draw, words: str, kind: str) -> Element | None:
-    """Return a static picture; None where nothing can be drawn. Scripts put a live plot in the place of one that is not kept."""
+    """Return a static picture; None if nothing can be drawn. A script replaces it with a live plot, unless it is to stay."""
     if not drawing.is_installed():
         return None
     data = b64encode(drawing.render(draw, "png", dpi=drawing.PAGE_DPI)).decode()
@@ -408,13 +408,13 @@ def _picture(draw: drawing.Draw, words: str, kind: str) -> Element | None:
 
 
 def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", below: Element | None = None) -> Element:
-    """Return a picture with its heading; where it has a place, scripts put a live plot there."""
+    """Return a picture with its heading. With a ``place``, a script puts a live plot there."""
     caption = element("figcaption", element("h3", title), element("small", about, title=about) if about else None)
     return element("figure", caption, _picture(draw, title, "static" if place else "kept"), below, data_plot=place or None)
 
 
 def _plots(found: Pictures, timed: Pictures) -> Iterator[Element]:
-    """Yield the plots of metrics and of what was logged, and the strip, whose numbers are those over time."""
+    """Yield the plots of metrics and of logged numbers, and the strip, which always uses the time axis."""
     span = (found.begin, found.end)
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
@@ -441,7 +441,7 @@ def _plots(found: Pictures, timed: Pictures) -> Iterator[Element]:
 
 
 def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element | None:
-    """Return how long steps took; None where no process says."""
+    """Return the section about step durations; None if they are unknown."""
     rows: list[Cells] = [
         [f"{letter} {one['source']}".strip() or "all", *(_value(one[part]) for part in QUANTILES)]
         for letter, report in runs
@@ -483,7 +483,7 @@ def _periods(report: RunReport) -> Element | None:
 
 
 def _energy(runs: Sequence[tuple[str, RunReport]]) -> Element:
-    """Return what runs used and what that came to: a row for each thing, a column for each run."""
+    """Return the table of energy, costs and work: one row for each quantity, one column for each run."""
     columns = [dict(_energy_rows(report)) for _, report in runs]
     # A price or a doubt that only one run has is a row for both.
     names = dict.fromkeys(name for column in columns for name in column)
@@ -536,7 +536,7 @@ def _distributions(found: Pictures) -> Element | None:
 
 
 def _legend() -> Element:
-    """Return what the marks of a distribution are."""
+    """Return the legend of distributions."""
     _, blue, _, _, orange, _, _, gray = drawing.PALETTE
     marks = (
         ("least to largest", element("path", d="M0 6H26", stroke=gray, stroke_width=1)),
@@ -576,7 +576,7 @@ def _missing(report: RunReport, letter: str = "") -> Element | None:
 
 
 def _provenance(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element:
-    """Return from which files and sources runs are, and how their numbers were reduced."""
+    """Return the section about files, sources and the reduction of the numbers."""
     made = element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC.")
     section = _section("provenance", "Where this is from", made)
     for letter, report in runs:

@@ -1,4 +1,4 @@
-"""What recordings came to as text and Markdown, for people: views of the report's document."""
+"""A report as text and Markdown, made from its document."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ TITLES = {
     THROUGHPUT: ("tokens", "/s", 1.0),
     EFFICIENCY: ("tokens", "/J", 1.0),
 }
-"""What is compared in words, its unit in texts, and what is one of that."""
+"""Compared quantities: title, unit in texts, and the size of that unit."""
 
 MOST_NAMES = 3
-"""Names of a title; further ones are counted."""
+"""Largest number of names in a title. Further names are counted."""
 
 
 def hosts(report: Plain) -> str:
-    """Return the names of a report's machines."""
+    """Return the host names of a report."""
     return ", ".join(host or "unknown host" for host in report["hosts"])
 
 
 def title(report: RunReport) -> str:
-    """Return the run's name: its label ``run_name``, or the names of its files; of records from elsewhere, the machines."""
+    """Return the run's name: its label ``run_name``, or its file names, or the host names for records without files."""
     names = dict.fromkeys(stream.labels.get("run_name", "") for stream in report.streams)
     found = [*names] if all(names) else list(dict.fromkeys(PurePath(path).name.partition(".")[0] for path, *_ in report.files))
     more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
@@ -55,7 +55,7 @@ def title(report: RunReport) -> str:
 
 
 def text(report: Plain) -> str:
-    """Return a report for people at a terminal."""
+    """Return a report as text for a terminal."""
     devices = report["devices"]
     begin, end = _moment(report["begin"]), _moment(report["end"])
     lines = folded(f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, {begin} to {end}")
@@ -86,7 +86,7 @@ def text(report: Plain) -> str:
 
 
 def findings(report: Plain) -> list[Plain]:
-    """Return the findings of a report: those that say the same of several devices are one, with their ``keys``."""
+    """Return the findings of a report. Equal findings of several devices are merged into one with all their ``keys``."""
     found: dict[tuple[str, ...], list[Plain]] = {}
     for one in report["findings"]:
         found.setdefault((one["rule"], one["severity"], one["message"], one["advice"]), []).append(one)
@@ -101,9 +101,9 @@ def findings(report: Plain) -> list[Plain]:
 
 
 def not_judged(report: Plain) -> list[tuple[list[str], str, str]]:
-    """Return the rules that could not be judged, those with one reason together, with what they could not judge, and why.
+    """Return the rules that could not be judged, grouped by reason, with the subjects and the reason.
 
-    What a finding says is not said again: a device that was lost, or a rule that did find something there.
+    Subjects of findings are left out: lost devices, and devices about which the rule has a finding.
     """
     told = {(one["rule"], one["key"]) for one in report["findings"]}
     lost = {key for rule, key in told if rule == "device_lost"}
@@ -123,7 +123,7 @@ def not_judged(report: Plain) -> list[tuple[list[str], str, str]]:
 
 
 def _findings(report: Plain) -> list[str]:
-    """Return a line for each finding, and one for all rules that could not be judged for the same reason."""
+    """Return a line for each finding, and a line for each reason why rules could not be judged."""
     lines = []
     for one in findings(report):
         about = f"{named(one['keys'])}, " if one["keys"] else ""
@@ -135,7 +135,7 @@ def _findings(report: Plain) -> list[str]:
 
 
 def markdown(report: Plain) -> str:
-    """Return a table with a column for each device and their mean, and what the work cost."""
+    """Return a report as Markdown: a table with a column for each device and their mean, and the cost of the work."""
     devices = report["devices"].values()
     moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
     parts = [f"# {hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
@@ -165,7 +165,7 @@ def markdown(report: Plain) -> str:
 
 
 def gpu_stats(report: Plain) -> Plain:
-    """Return the flat statistics of each GPU: percent, GiB, watts and degrees Celsius, None where nothing was measured."""
+    """Return flat statistics of each GPU in percent, GiB, watts and degrees Celsius; None if nothing was measured."""
     found = {}
     for key, device in report["devices"].items():
         total = device["memory_total_bytes"]
@@ -187,20 +187,20 @@ def _moment(timestamp: str) -> str:
 
 
 def _step_time(times: Plain) -> str:
-    """Return how long the steps of a process took."""
+    """Return the step durations of a process in words."""
     about = " ".join(filter(None, (times["stream"], times["source"])))
     quantiles = ", ".join(f"{words} {times[name]:.4g} s" for words, name in (("median", "p50"), ("p95", "p95"), ("max", "max")))
     return f"steps{f' of {about}' if about else ''}: {times['count']}, {times['mean']:.4g} s each ({quantiles})"
 
 
 def doubts(report: Plain) -> list[str]:
-    """Return a remark on the counters of energy that are not believed; nothing where all are."""
+    """Return a remark on rejected energy counters; empty if there are none."""
     used = {key: one["energy"] for key, one in report["devices"].items() if one["energy"]}
     return doubt_lines({key: one["reason"] for key, one in used.items() if "reason" in one})
 
 
 def energy_lines(report: Plain) -> list[str]:
-    """Return a line on what the energy of all devices costs, and one on its making; there is none of what was not asked for."""
+    """Return lines about the cost and the carbon of the energy of all devices, if they were requested."""
     energy, found = report["energy"], []
     of = f"energy of {counted(energy['devices'], 'device')}"
     silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
@@ -222,7 +222,7 @@ def energy_lines(report: Plain) -> list[str]:
 
 
 def cost_text(cost: float, currency: str) -> str:
-    """Return an amount of money: to the cent, what is less than one to two digits."""
+    """Return an amount of money with two decimals, or with two digits if it is below 1."""
     shown = f"{cost:.2f}" if cost >= 0.01 or not cost else f"{cost:.2g}"
     return f"{shown} {currency}".rstrip()
 
@@ -233,7 +233,7 @@ def grams_text(grams: float) -> str:
 
 
 def _period_rows(report: Plain) -> list[tuple[str, ...]]:
-    """Return the table of epochs or windows: columns in which some row has something."""
+    """Return the table of epochs or windows, without empty columns."""
     rows = report["periods"]
     currency = (report["energy"]["price"] or {}).get("currency") or "cost"
     rented = (report["rent"]["price"] or {}).get("currency") or ""
@@ -266,7 +266,7 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _text(lines: Iterable[str]) -> str:
-    """Return lines as one text: what recordings of other machines hold changes nothing about the terminal."""
+    """Return lines as one text without control characters, since recordings of other machines may contain any."""
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -274,7 +274,7 @@ def _text(lines: Iterable[str]) -> str:
 
 
 def comparison_text(found: Comparison) -> str:
-    """Return a comparison for people at a terminal."""
+    """Return a comparison as text for a terminal."""
     told = (*_runs(found), *(f"beware: {warning}" for warning in found.warnings))
     lines = [part for line in told for part in folded(line)]
     return _text([*lines, *table_lines(_difference_rows(found)), "", *table_lines(_spread_rows(found))])
@@ -287,7 +287,7 @@ def comparison_markdown(found: Comparison) -> str:
 
 
 def _runs(found: Comparison) -> list[str]:
-    """Return a line about each run."""
+    """Return one line for each run."""
     documents = (("A", found.a.document), ("B", found.b.document))
     return [f"{name}: {hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings" for name, one in documents]
 
