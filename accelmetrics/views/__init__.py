@@ -1,1 +1,1 @@
-"""What people look at: pure functions from what was read to a picture. Nothing here reads a device."""
+"""Views: pure functions from readings and records to text, pages and pictures. No view reads a device."""

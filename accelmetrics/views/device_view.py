@@ -1,6 +1,6 @@
-"""What a person is shown of one device: its numbers, why others are missing, its state and a note in words.
+"""The view of one device: its values, the reasons for missing ones, its state, and notes in words.
 
-All words and states are decided here, once, for the terminal, the page and every other view.
+States and wording are decided only here, so that the terminal, the page and every other view agree.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from accelmetrics.schemas.xid import meaning
 
 State = Literal["ok", "warn", "bad", "missing"]
 STATES: tuple[State, ...] = ("bad", "warn", "missing", "ok")
-"""The worst first."""
+"""All states, the worst first."""
 STATE_OF: Mapping[Severity, State] = {"critical": "bad", "warning": "warn", "info": "ok"}
 
 NOT_READ = "not_read"
-"""The reason of a value that the device's source does not owe, or that is not among the chosen metrics."""
+"""Reason of a value that the source never provides for this device, or that the user did not select."""
 LASTING = frozenset({Reason.TIMED_OUT, Reason.STALE})
-"""Reasons whose word tells for how long."""
+"""Reasons that are shown with their duration."""
 
 
 @dataclass(frozen=True)
 class ValueRow:
-    """One number that is shown of devices.
+    """A value that views show for devices.
 
     Attributes:
-        name: Under which views have it.
-        label: What it is called on screens.
+        name: Its name in views.
+        label: Its label on screens.
         unit: Its unit, as in the catalogue.
-        names: Metrics of which a device's first is taken.
-        core: Whether every device is expected to have it: one that has not says why.
-        top: The end of its scale, where it has one.
+        names: Metrics that provide it. The first that the device has is used.
+        core: Whether every device should have it. If it is missing, the view says why.
+        top: Upper end of its scale; None if it has no fixed one.
     """
 
     name: str
@@ -99,7 +99,7 @@ VALUES: tuple[ValueRow, ...] = (
     ValueRow("last_xid", "last Xid", "1", ("lastXid",)),
     ValueRow("xid_errors", "Xid errors", "1", ("xidErrors",)),
 )
-"""What is looked at, the first choices of a graph first."""
+"""Values that views show, in the order in which graphs offer them."""
 GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "Utilisation": (4, ("utilization", "memory_activity_percent", "encoder_percent", "decoder_percent", "cores_allocated")),
     "Memory": (1, ("memory_percent", "memory_used_bytes")),
@@ -115,7 +115,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     ),
     "Errors": (0, ("corrected_errors", "uncorrected_errors", "last_xid", "xid_errors")),
 }
-"""The numbers of one device in full, in groups: by title, how many of the first have a graph together, and all of them."""
+"""Groups of values in the details of one device: by title, how many of the first values share a graph, and all values."""
 BY_NAME: Mapping[str, ValueRow] = {row.name: row for row in VALUES}
 OF_VITALS = {
     "power_watts": "power",
@@ -139,24 +139,25 @@ THROTTLES: Mapping[str, str] = {
     "throttle.applicationsClocksSetting": "clocks set",
     "throttle.displayClockSetting": "display",
 }
-"""What holds clocks down, in words; that nothing runs is no such thing."""
+"""Throttle reasons in words. An idle clock is absent, because it is no throttling."""
 LAST_SEEN = "last seen: "
-"""Before what was found of a device that gives nothing now."""
+"""Prefix of findings about a silent device, because they describe its last readings."""
 GONE = frozenset({"device_lost", "device_missing"})
-"""Rules whose findings say what a device that gives nothing says itself."""
+"""Rules that only report that a device is silent. The device's own state says the same, so they are not repeated."""
 
 
 def throttle_words(reason: str) -> str:
-    """Return a reason of throttling in words: ``swPowerCap`` is ``power cap``; as it is, where there are no words for it."""
+    """Return a throttle reason in words: ``power cap`` for ``swPowerCap``. An unknown reason is returned unchanged."""
     return THROTTLES.get(f"throttle.{reason}", printable(reason))
 
 
 class WarningLevels(NamedTuple):
-    """From where on values are drawn as warnings.
+    """Levels above which values are drawn as warnings.
 
     Attributes:
-        temperature: Degrees Celsius, for every device; None: the device's own limit, or 80 where it states none.
-        memory: Percent of the device's memory.
+        temperature: Level for every device, in degrees Celsius. None: derived from the device's slowdown temperature, or 80 if it
+            reports none.
+        memory: Level of used memory, in percent of the device's memory.
     """
 
     temperature: float | None = None
@@ -166,17 +167,17 @@ class WarningLevels(NamedTuple):
 USUAL_LEVELS = WarningLevels()
 NOTHING: Mapping[str, float] = MappingProxyType({})
 Said = list[tuple[State, str, str]]
-"""Things that there are to say: the state that each makes, the words, what to do."""
+"""Notes about a device: for each, the state that it causes, its text, and advice (may be empty)."""
 
 
 class MissingValue(NamedTuple):
-    """Why a number is not there.
+    """Why a value is missing.
 
     Attributes:
         reason: The reason, as in ``snapshot.unavailable``, or ``not_read``.
-        word: What stands in its place.
-        detail: What exactly was said.
-        advice: What to do; empty when nothing can be done, or nothing is wrong.
+        word: Short text to show in place of the value.
+        detail: The message of the source.
+        advice: How to fix it; empty if nothing is wrong or nothing can be done.
     """
 
     reason: str
@@ -187,31 +188,31 @@ class MissingValue(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceView:
-    """One device at one moment. Texts are fit for a terminal, but those of its identity, findings and gaps.
+    """A device at one moment. Texts are printable, except in ``identity``, ``findings`` and ``gaps``.
 
     Attributes:
-        key: ``gpu.0``.
-        label: The same in short: ``gpu.0``, ``gpu.0.1`` for a partition.
-        name: The product name, without the vendor's.
-        identity: What does not change about it.
-        parent: The key of the device that it is a partition of; empty for a whole one.
-        state: How it stands.
-        notes: What there is to say, the gravest first.
-        values: Its numbers by the names of ``VALUES``; what is missing is absent.
-        missing: By name, why a number is missing; of those that every device is expected to have, and those that its source owes.
-        levels: By name, numbers that are beyond a level of warning.
-        metrics: All of its metrics, by name as in the catalogue.
-        gaps: By name, why others are missing.
-        throttled: What holds its clocks down.
-        errors: Memory errors and Xids.
-        links: How its links to the host and other devices stand.
-        holders: The jobs and pods that it was given to.
-        findings: What rules find about it, the gravest first.
-        silent: Why it gives nothing at all; None while it gives something.
-        silent_since_ns: Since when, in nanoseconds since 1970; None where that is not known, and while it gives something.
-        last: What it gave last, while it is silent.
-        aged: Whether its numbers are older than two intervals.
-        advice: What to do about its state.
+        key: Device key: ``gpu.0``.
+        label: Short key: ``gpu.0``, or ``gpu.0.1`` for a partition.
+        name: Product name without the vendor's name.
+        identity: Vendor, product, UUID and other facts that do not change.
+        parent: Key of the device that this partition belongs to; empty for a whole device.
+        state: The worst state of all notes.
+        notes: Notes in words, the most severe first.
+        values: Values by their names in ``VALUES``. A missing value is absent.
+        missing: By name, the reason for each missing value that is a core value or that the source should provide.
+        levels: By name, the state of each value above its warning level.
+        metrics: All metrics of the device, by their catalogue names.
+        gaps: By catalogue name, the reason for each missing metric.
+        throttled: Active throttle reasons, in words.
+        errors: Memory errors and Xids, in words.
+        links: State of the links to the host and to other devices, in words.
+        holders: Jobs and pods that the device is allocated to.
+        findings: Findings of rules about the device, the most severe first.
+        silent: Why the device reports no value at all; None while it reports any.
+        silent_since_ns: Start of the silence, in nanoseconds since 1970; None if unknown or not silent.
+        last: The last values before the silence; empty while not silent.
+        aged: Whether the values are older than two intervals.
+        advice: Advice for its notes, the most severe first.
     """
 
     key: str
@@ -239,17 +240,17 @@ class DeviceView:
 
     @property
     def note(self) -> str:
-        """The notes on one line."""
+        """All notes on one line."""
         return ", ".join(self.notes)
 
     @property
     def mark(self) -> str:
-        """The mark of its state."""
+        """The one-character mark of the state."""
         return STATE_MARKS[self.state]
 
     @property
     def word(self) -> str:
-        """Its state in a word: ``ok``, ``warning``, ``critical``; of a device that gives nothing why: ``lost``, ``timed out``."""
+        """The state in a word: ``ok``, ``warning``, ``critical``; for a silent device the reason: ``lost``, ``timed out``."""
         return STATE_WORDS[self.state] if self.silent is None else self.silent.word
 
 
@@ -263,17 +264,17 @@ def device_view(
     read: tuple[float | None, bool],
     most_links: int,
 ) -> DeviceView:
-    """Put together what is shown of one device.
+    """Return the view of one device.
 
     Args:
-        record: What was read, what rules find, and who holds the devices.
-        slot: Where the device stands.
-        vitals: The numbers that every device is judged by.
-        levels: From where on values are warnings.
-        before: The last view of it, and when that was.
-        now_ns: When it is looked at, in nanoseconds since 1970.
-        read: Seconds since its source was read, None where that is not known; and whether that is longer than two intervals.
-        most_links: Most links that are up on a device of the same product.
+        record: The reading, with findings and allocations.
+        slot: The device's key and identity.
+        vitals: The device's core values.
+        levels: Warning levels.
+        before: Time and content of the previous view of the device; None for the first view.
+        now_ns: Time of the view, in nanoseconds since 1970.
+        read: Seconds since the source was read (None if unknown), and whether that is more than two intervals.
+        most_links: Largest number of NVLinks that are up on any device of this product.
     """
     metrics, gaps, slots = record.snapshot.values_of(slot.key), record.snapshot.reasons_of(slot.key), record.snapshot.identities
     whole, (age, aged) = slot.identity.parent, read
@@ -293,6 +294,7 @@ def device_view(
         if value is not None:
             values[row.name] = value
         elif reasons:
+            # Of several metrics, "not supported" explains least: another reason may be temporary or fixable.
             telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
             missing[row.name] = _missing(next(telling, reasons[0]), age if silent is None else lasting)
         elif row.core:
@@ -306,7 +308,7 @@ def device_view(
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
         said += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot_words = _levels(values, levels)
-    # Of a device that is lost metrics are the counts of Xid errors, which are not of the time before.
+    # The only metrics of a lost device are its counts of Xid errors. These are current, so they get no "last seen".
     said += [
         (
             STATE_OF[one.severity],
@@ -327,6 +329,7 @@ def device_view(
             said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
     if "utilization" not in values and any(slot.identity.anchor == other.identity.parent for other in slots if other.identity.parent):
         said.append(("ok", "MIG: no util", ""))
+    # The sort is stable: within a state, notes keep the order above.
     state = min((one[0] for one in said), key=STATES.index, default="ok")
     said.sort(key=lambda one: STATES.index(one[0]))
     return DeviceView(
@@ -356,7 +359,7 @@ def device_view(
 
 
 def holder_words(holder: Holder) -> str:
-    """Name a job or a pod: ``job 42 (ann)``, ``pod default/train-0``."""
+    """Return the short name of a job or a pod: ``job 42 (ann)``, ``pod default/train-0``."""
     labels = holder.labels
     if holder.kind == "pod":
         return printable(f"pod {'/'.join(filter(None, (labels.get('namespace'), labels.get('pod'))))}")
@@ -365,7 +368,7 @@ def holder_words(holder: Holder) -> str:
 
 
 def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
-    """Return why a device gives nothing: the reason that speaks most against it."""
+    """Return the reason why a device is silent: the most severe one among the reasons of its metrics."""
     grave = [why for why in gaps.values() if why.reason not in IN_ORDER]
     idle = [why for why in gaps.values() if why.reason in (Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NO_PERMISSION)]
     return next(iter((*grave, *idle, *gaps.values(), Unavailable(NOT_READ, "none of its metrics is read"))))
@@ -379,7 +382,7 @@ def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
 
 
 def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Said]:
-    """Return the numbers beyond a level, and what to say of them; full memory alone makes no state: programs reserve all of it."""
+    """Return the states of values above their warning level, and the notes about them."""
     found: dict[str, State] = {}
     said: Said = []
     temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
@@ -392,13 +395,14 @@ def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[st
         if temperature > warm:
             found["temperature_celsius"] = "bad" if temperature > hot else "warn"
             said.append((found["temperature_celsius"], f"{celsius(temperature)}, {words}", ""))
+    # Full memory gets no note, so it does not change the device's state: many programs reserve all memory on purpose.
     if values.get("memory_percent", 0.0) > levels.memory:
         found["memory_percent"] = "warn"
     return found, said
 
 
 def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], throttled: Sequence[str]) -> Said:
-    """Say what holds clocks down: under load, heat and the power supply are a warning, the power limit is not."""
+    """Return the note about throttling. Under load, heat and the power supply are a warning; the power limit is not."""
     score = metrics.get("throttleScore", 0.0)
     if score > 0:
         return [("warn", f"throttled {score:g}/10", "")]
@@ -409,11 +413,11 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
 
 
 def _errors(metrics: Mapping[str, float], found: Collection[str]) -> Said:
-    """Say what memory errors and Xids there were: none of those that were corrected or long ago speaks against the device.
+    """Return notes about memory errors and Xids. Corrected errors and the last Xid do not worsen the state.
 
     Args:
-        metrics: All of the device's metrics.
-        found: The rules that say something of it: what they tell is not said twice.
+        metrics: All metrics of the device.
+        found: Rules with a finding about the device. Their subject is not repeated.
     """
     uncorrected = max(metrics.get("uncorrectedMemoryErrors", 0), metrics.get("uncorrectedEccErrors", 0))
     corrected = max(metrics.get("correctedMemoryErrors", 0), metrics.get("correctedEccErrors", 0))
@@ -430,12 +434,12 @@ def _errors(metrics: Mapping[str, float], found: Collection[str]) -> Said:
 
 
 def links_up(metrics: Mapping[str, float]) -> int:
-    """Count the NVLinks of a device that are up."""
+    """Return the number of NVLinks of a device that are up."""
     return sum(1 for name, value in metrics.items() if value and name.endswith(".state") and name.startswith("nvlink."))
 
 
 def _links(metrics: Mapping[str, float], most: int) -> Said:
-    """Say how links stand; one that is narrower than it could be, or down while a like device's is up, is a warning."""
+    """Return notes about links. A warning: PCIe narrower than possible, or fewer NVLinks up than on a device of the same product."""
     said: Said = []
     width, widest = metrics.get("pcieLinkWidth"), metrics.get("maxPcieLinkWidth")
     generation = metrics.get("pcieLinkGen")

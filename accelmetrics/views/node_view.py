@@ -1,6 +1,6 @@
-"""What a person is shown of one node at one moment: devices, processes, the host, sources, findings, and the node in a few numbers.
+"""The view of one node at one moment: devices, processes, host, sources, findings, and a summary.
 
-The terminal, the page and the fleet's line draw this and nothing else. It is made of a reading, and reads nothing itself.
+The terminal, the page and the fleet list draw only this. It is computed from a reading; no device is read here.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
 AGED = 2.0
-"""Intervals after which a value is old."""
+"""Age in intervals from which a value counts as old."""
 SHORTEST = 1.0
-"""Seconds that an interval counts at least: a source has a pace of its own."""
+"""Shortest interval for that, in seconds. With a shorter one, a source that updates more slowly would always look old."""
 SHORT_ID = 12
-"""Digits of a container's id, as the runtimes' own tools show them."""
+"""Digits of a container id, as in the output of the container runtimes' tools."""
 ASK_DOCTOR = "accelmetrics doctor says what was found and what to do"
 HOST_VALUES: Mapping[str, str] = {
     "memory_percent": "memory_percent",
@@ -57,36 +57,37 @@ HOST_VALUES: Mapping[str, str] = {
     "process_cpu_percent": "cpu",
     "process_memory_bytes": "proc.memory.rssBytes",
 }
-"""What is shown of the host, and the metrics that it is."""
+"""Host values of views, by name, and the metric of each."""
 DISK_VALUES: Mapping[str, str] = {"disk_read_bytes_per_second": ".readBps", "disk_written_bytes_per_second": ".writeBps"}
-"""What is shown of all disks together, and how the metrics of each end."""
+"""Host values that are summed over disks, by name, and the suffix of each disk's metric."""
 NOT_MEASURED: Mapping[int, int] = {}
 LONGEST = 1000
-"""Characters of a text of another node."""
+"""Largest number of characters accepted in a text of another node."""
 MOST_DEVICES = 4096
+"""Largest number of devices accepted in the summary of another node."""
 
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """One process on devices. Texts are fit for a terminal.
+    """A process on devices. Texts are printable.
 
     Attributes:
-        pid: Its number.
-        devices: The keys of the devices that it is on.
-        user: Its user; empty where that is not known.
-        program: The program's name; empty where that is not known.
-        command: Its command line, which may hold secrets; empty where that is not known.
-        memory_bytes: Device memory that it holds on all of them; None where the driver does not say.
-        utilization: Of the device that it uses most, the share of the compute time, in percent; None where the driver does not say.
-        cpu_percent: Processor time that it takes, in percent of one; None where that was not measured.
-        seconds: For how long it has run; None where that is not known.
-        holder: The job, pod or container that it belongs to; empty for none.
-        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
-        uses: By device, what the driver says of it.
-        why: Why user and command are not known; empty where they are.
-        aged: Whether the devices' numbers are older than two intervals.
-        host_memory_bytes: Memory of the host that it holds; None where that was not measured.
-        last_seen: By lost device that it was on, when that was read last, in nanoseconds since 1970. Whether it still is cannot be known.
+        pid: Process id.
+        devices: Keys of the devices that it uses.
+        user: User name; empty if unknown.
+        program: Program name; empty if unknown.
+        command: Command line, which may contain secrets; empty if unknown.
+        memory_bytes: Device memory on all its devices together; None if the driver does not report it.
+        utilization: Share of compute time in percent, on the device that it uses most; None if the driver does not report it.
+        cpu_percent: CPU time in percent of one CPU; None if not measured.
+        seconds: Time since its start; None if unknown.
+        holder: Job, pod or container that it belongs to; empty for none.
+        type: ``compute``, ``graphics`` or ``compute+graphics``; empty if the driver does not report it.
+        uses: By device key, the driver's entry for the process.
+        why: Why user and command are unknown; empty if they are known.
+        aged: Whether the values of its devices are older than two intervals.
+        host_memory_bytes: Host memory in use; None if not measured.
+        last_seen: For each lost device that it was on: when the device last listed it, in nanoseconds since 1970. It may have ended since.
     """
 
     pid: int
@@ -108,23 +109,23 @@ class ProcessRow:
 
     @property
     def seen_ns(self) -> int | None:
-        """When it was seen last, in nanoseconds since 1970; None while a device lists it."""
+        """When a device last listed the process, in nanoseconds since 1970; None while a device lists it."""
         return max(self.last_seen.values()) if len(self.last_seen) == len(self.uses) else None
 
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One source that something was read from, or was to be.
+    """The status of one backend.
 
     Attributes:
-        name: The backend's name.
-        status: How it fared, as in ``snapshot.backends``.
-        source: What is read: ``nvml``; empty while nothing is open.
-        detail: What was found or went wrong, in words.
-        age_seconds: How old its reading is; None when there was none.
-        state: How it stands.
-        advice: What to do about it; empty when nothing is wrong.
-        silent: Whether it does not answer and no device stands for it: it has a row among the devices.
+        name: Name of the backend.
+        status: Result of the reading, as in ``snapshot.backends``.
+        source: The open source, for example ``nvml``; empty while none is open.
+        detail: What it found, or the error, in words.
+        age_seconds: Age of its last reading; None if there was none.
+        state: State for display.
+        advice: How to fix it; empty if nothing is wrong.
+        silent: Whether it does not answer and has no device in the list. It then gets a row among the devices.
     """
 
     name: str
@@ -138,20 +139,20 @@ class SourceRow:
 
     @property
     def mark(self) -> str:
-        """The mark of its state."""
+        """The one-character mark of the state."""
         return STATE_MARKS[self.state]
 
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """One device of a node.
+    """A device in the summary of a node.
 
     Attributes:
-        key: ``gpu.0``.
-        state: How it stands.
-        utilization: In percent; None where it does not say.
-        note: The gravest thing that there is to say of it; empty for none.
-        since_ns: Since when it gives nothing, in nanoseconds since 1970; None where it does, or that is not known.
+        key: Device key: ``gpu.0``.
+        state: State of the device.
+        utilization: Utilisation in percent; None if missing.
+        note: Its most severe note; empty for none.
+        since_ns: Start of its silence, in nanoseconds since 1970; None if unknown or not silent.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = {"str_max_length": LONGEST, "allow_inf_nan": False}
@@ -165,24 +166,24 @@ class DeviceSummary:
 
 @dataclass(frozen=True)
 class NodeSummary:
-    """One node.
+    """The summary of a node. A node of a fleet sends it as JSON.
 
     Attributes:
-        hostname: The machine's name.
-        time_ns: When it was read, in nanoseconds since 1970.
+        hostname: Name of the machine.
+        time_ns: Time of the reading, in nanoseconds since 1970.
         interval: Seconds between two readings.
-        version: Of the accelmetrics that read it.
-        devices: Its whole devices.
-        kinds: How many of each kind.
-        power_watts: What they draw together; None where none says.
-        power_limit_watts: What they may draw; None where one does not say.
-        utilization: Their mean, in percent; None where none says.
-        lost: Devices that are lost.
-        unanswered: Devices that give nothing for another reason, and should.
-        hot: Devices that are hot.
-        failed: Sources that do not answer.
-        findings: Findings that last, by severity.
-        silent: What the sources say that do not answer, in words.
+        version: Version of accelmetrics on the node.
+        devices: Whole devices, without partitions.
+        kinds: Number of devices of each kind.
+        power_watts: Total power; None if no device reports it.
+        power_limit_watts: Sum of the power limits; None unless every device that reports its power has one.
+        utilization: Mean utilisation in percent, of the devices that report it; None if none does.
+        lost: Number of lost devices.
+        unanswered: Number of devices that are silent for another reason but should report.
+        hot: Number of devices above their temperature level.
+        failed: Number of sources that do not answer.
+        findings: Number of active findings, by severity.
+        silent: Name, status and message of each source that does not answer and has no device in the list.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = {"str_max_length": LONGEST, "allow_inf_nan": False}
@@ -205,20 +206,20 @@ class NodeSummary:
 
     @property
     def worst(self) -> DeviceSummary | None:
-        """The device that stands worst; None where none needs a look."""
+        """The device in the worst state; None if all are ``ok``."""
         found = min(self.devices, key=lambda one: STATES.index(one.state), default=None)
         return None if found is None or found.state == "ok" else found
 
     @property
     def state(self) -> State:
-        """The state of the worst device, or ``bad`` where a source does not answer."""
+        """The state of the worst device, or ``bad`` if a source does not answer."""
         if self.failed:
             return "bad"
         return "ok" if self.worst is None else self.worst.state
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong, in words that are fit for a terminal: silent sources, the worst device, how many findings."""
+        """Problems in printable words: silent sources, the worst device, the number of findings."""
         said, worst = [printable(words) for words in self.silent], self.worst
         if worst is not None:
             lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (self.time_ns - worst.since_ns) / 1e9))}"
@@ -228,16 +229,16 @@ class NodeSummary:
         return [*said, counted(number, "finding")] if number else said
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in new plain containers, ready for ``json``."""
+        """Return the summary as a new dict, ready for ``json``."""
         document = asdict(self)
         return {**document, "devices": list(document["devices"]), "silent": list(document["silent"])}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> NodeSummary:
-        """Read one that :meth:`to_dict` gave, on another machine perhaps: fields that this release does not know are passed over.
+        """Read the result of :meth:`to_dict`, possibly of another release. Unknown fields are ignored.
 
         Raises:
-            DocumentError: It is not such a document; the message says where it departs.
+            DocumentError: The document is no valid summary. The message names the first fault.
         """
         from pydantic import ValidationError
 
@@ -253,26 +254,26 @@ class NodeSummary:
 
     @classmethod
     def from_json(cls, text: str) -> NodeSummary:
-        """Read one as a node answers it.
+        """Read a summary from JSON, as a node sends it.
 
         Raises:
-            DocumentError: It is not such a document.
+            DocumentError: The text is no valid summary.
         """
         try:
             document = json.loads(text)
-        except (ValueError, RecursionError) as error:  # the second: brackets in brackets without an end
+        except (ValueError, RecursionError) as error:  # RecursionError: very deeply nested brackets
             raise DocumentError("this is no summary of a node: it is no JSON") from error
         return cls.from_dict(document)
 
 
 class NodeAnswer(NamedTuple):
-    """How one node of a fleet stands.
+    """The latest answer of one node of a fleet.
 
     Attributes:
-        name: What it is called.
-        summary: Its numbers; None where there are none.
-        failure: Why there are none, in words; empty where there are some, or none are known yet.
-        age_seconds: How old what it said is; None where it said nothing.
+        name: Name of the node.
+        summary: Its summary; None if there is none.
+        failure: Why there is no summary, in words; empty if there is one, or if the node was not asked yet.
+        age_seconds: Age of the answer; None if there was none.
     """
 
     name: str
@@ -282,7 +283,7 @@ class NodeAnswer(NamedTuple):
 
     @property
     def state(self) -> State:
-        """The state of the node; one that does not answer is bad."""
+        """The state of the node: ``bad`` if it does not answer."""
         return "bad" if self.summary is None else self.summary.state
 
 
@@ -294,27 +295,27 @@ def _reader() -> TypeAdapter[NodeSummary]:
 
 
 WHOLE = frozenset({Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.RESET_REQUIRED, Reason.NOT_IN_USE, Reason.SUSPENDED})
-"""Reasons that a device has for all of its metrics."""
+"""Reasons that apply to all metrics of a device at once."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node at one moment.
+    """A node at one moment.
 
     Attributes:
-        hostname: The machine's name.
-        time_ns: When it was read, in nanoseconds since 1970.
+        hostname: Name of the machine.
+        time_ns: Time of the reading, in nanoseconds since 1970.
         interval: Seconds between two readings.
-        age_seconds: How old the reading is.
-        aged: Whether that is more than two intervals.
-        summary: The node in numbers. Partitions are part of their device and count nowhere.
-        devices: Its devices, in the order of their keys.
-        processes: The processes on them, by device and memory.
-        unlisted: By device key, why its processes are not known.
-        host: Numbers of the host; what is missing is absent.
-        sources: What was read.
-        findings: What rules find.
-        absent: By backend, why nothing of its vendor is here, as `doctor` says it.
+        age_seconds: Age of the reading.
+        aged: Whether the reading is older than two intervals.
+        summary: The summary. Partitions belong to their device and are not counted.
+        devices: Devices, in the order of their keys.
+        processes: Processes on the devices, by device and memory.
+        unlisted: By device key, why its processes are unknown.
+        host: Values of the host, by name. A missing value is absent.
+        sources: Status of each backend that is not absent.
+        findings: Findings of rules.
+        absent: By backend, why it has no device here, as in ``accelmetrics doctor``.
     """
 
     hostname: str
@@ -332,12 +333,12 @@ class NodeView:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def device(self, key: str) -> DeviceView | None:
-        """Return the device with this key; None where there is none."""
+        """Return the device with this key; None if there is none."""
         return next((one for one in self.devices if one.key == key), None)
 
     @property
     def not_judged(self) -> tuple[tuple[tuple[str, ...], str], ...]:
-        """The rules about devices that cannot judge them, those with one reason together, and what they lack, of which devices, and why."""
+        """Rules that cannot judge devices, grouped by devices and reason; each group with a text that names metrics, devices and reason."""
         alike: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
         for one in self.findings.cannot_tell:
             if one.reason != NOT_LOGGED:
@@ -346,7 +347,7 @@ class NodeView:
 
     @property
     def not_logged(self) -> str:
-        """Why rules about a training run judge nothing, in a sentence; empty while all of them do."""
+        """Why rules about training runs cannot judge, in a sentence; empty if all can."""
         lacks = [one for one in self.findings.cannot_tell if one.reason == NOT_LOGGED]
         if not lacks:
             return ""
@@ -354,18 +355,18 @@ class NodeView:
 
     @property
     def silent(self) -> tuple[SourceRow, ...]:
-        """The sources that do not answer and that no device stands for."""
+        """Sources that do not answer and have no device in the list."""
         return tuple(source for source in self.sources if source.silent)
 
 
 def _lack_words(lacks: Sequence[CannotTell]) -> str:
-    """Say what rules with one reason lack; of devices that give nothing at all, the reason alone."""
+    """Return metrics, devices and reason of rules that cannot judge, in words. Metrics are omitted if all are missing."""
     first = lacks[0]
     metrics = "" if first.reason in WHOLE else ", ".join(dict.fromkeys(one.metric for one in lacks if one.metric))
     about = " of ".join(filter(None, (metrics, ", ".join(first.keys))))
     details = {in_words(one.detail) for one in lacks}
     detail = details.pop() if len(details) == 1 else ""
-    why = str(first.reason).replace("_", " ") if not detail or detail.isupper() else detail  # a code alone says less than the reason
+    why = str(first.reason).replace("_", " ") if not detail or detail.isupper() else detail  # an error code explains less than the reason
     return printable(f"{about}: {why}" if about else why)
 
 
@@ -380,17 +381,17 @@ def node_view(
     levels: WarningLevels = USUAL_LEVELS,
     before: NodeView | None = None,
 ) -> NodeView:
-    """Put together what is shown of a node.
+    """Return the view of a node.
 
     Args:
-        record: The reading, what rules find, and who holds the devices.
-        processes: What the system says of the processes on the devices; without it they have numbers alone.
-        cpu: By process, the processor time that it takes, in percent of one processor.
-        memory: By process, the memory of the host that it holds, in bytes.
+        record: The reading, with findings and allocations.
+        processes: Users, commands and start times of the processes on the devices. Without it, processes have only their numbers.
+        cpu: By process id, CPU time in percent of one CPU.
+        memory: By process id, host memory in bytes.
         interval: Seconds between two readings.
-        now_ns: When it is looked at, in nanoseconds since 1970; when it was read, if left out.
-        levels: From where on values are warnings.
-        before: The view before this one: it has what a device that is silent now gave last, and since when it is silent.
+        now_ns: Time of the view, in nanoseconds since 1970; by default the time of the reading.
+        levels: Warning levels.
+        before: The previous view. It provides the last values of devices that are silent now, and the start of their silence.
     """
     snapshot, findings = record.snapshot, record.findings
     now_ns = snapshot.time_ns if now_ns is None else now_ns
@@ -405,13 +406,14 @@ def node_view(
     devices = []
     for slot, one in zip(slots, vitals(snapshot), strict=True):
         seen, read = known.get(slot.key), ages.get(slot.backend)
+        # A key may belong to another device now: the last values of a silent device must be its own.
         same = seen if seen is not None and seen[1].identity.anchor == slot.identity.anchor else None
         old = slot.backend in ages and (age if read is None else read) > oldest
         devices.append(device_view(record, slot, one, levels, same, now_ns, (read, old), most[slot.identity.name]))
     listed = own_processes(snapshot)
     about: dict[int, ProcessInfo] = {}
     for info in () if processes is None else processes.processes:
-        if info.pid not in about or info.user is None:  # a number that is not known on each of its devices may be two processes
+        if info.pid not in about or info.user is None:  # a process unknown on one device wins: the id may name two processes
             about[info.pid] = info
     silent = {status.name for status in silent_sources(snapshot)}
     sources = []
@@ -422,6 +424,7 @@ def node_view(
             detail, quiet = printable(status.detail), status.name in silent
             sources.append(SourceRow(status.name, status.status, status.source, detail, ages[status.name], state, advice, quiet))
     shown = _processes(listed, about, record.holders, cpu, memory, now_ns, {device.key for device in devices if device.aged})
+    # A lost or hung device lists no processes, but the processes may still run.
     if before is not None:
         gone = {
             one.key for one in devices if one.silent is not None and one.state == "bad" and isinstance(listed.get(one.key), Unavailable)
@@ -445,7 +448,7 @@ def node_view(
 
 
 def host_values(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers of the host among a reading's metrics; what is missing is absent."""
+    """Return the host values among a reading's metrics, by name. A missing value is absent."""
     busy = processors(metrics)
     found = {} if busy is None else {"cpu_percent": busy}
     found |= {name: metrics[key] for name, key in HOST_VALUES.items() if key in metrics}
@@ -459,9 +462,10 @@ def host_values(metrics: Mapping[str, float]) -> dict[str, float]:
 def _summary(
     snapshot: Snapshot, interval: float, devices: Sequence[DeviceView], findings: Findings, silent: Sequence[SourceRow], failed: int
 ) -> NodeSummary:
-    """Sum a node up."""
-    whole = [one for one in devices if not one.parent]  # a partition counts where the device that it is a part of is not listed
+    """Return the summary of a node."""
+    whole = [one for one in devices if not one.parent]  # partitions whose device is not listed have no parent here and are counted
     powered = [one.values for one in whole if "power_watts" in one.values]
+    # Without the limit of every device, a sum of limits would look too low compared with the total power.
     limits = [values["power_limit_watts"] for values in powered if "power_limit_watts" in values]
     busy = [one.values["utilization"] for one in whole if "utilization" in one.values]
     return NodeSummary(
@@ -494,7 +498,7 @@ def _processes(
     now_ns: int,
     aged: set[str],
 ) -> tuple[ProcessRow, ...]:
-    """Put the processes together, each once; the order is that of the devices, and on each the largest first."""
+    """Return one row for each process, in the order of devices and then by memory, the largest first."""
     uses: dict[int, dict[str, DeviceProcess]] = {}
     for key, found in listed.items():
         if not isinstance(found, Unavailable):
@@ -539,14 +543,14 @@ def _processes(
 def _with_last_seen(
     rows: Sequence[ProcessRow], before: NodeView, gone: set[str], cpu: Mapping[int, float], memory: Mapping[int, int]
 ) -> tuple[ProcessRow, ...]:
-    """Add the processes that were on devices which list none now, as they were seen last.
+    """Return the rows, with the processes that were last seen on lost or hung devices added.
 
     Args:
-        rows: The processes that are listed.
-        before: The view before this one.
-        gone: The keys of the devices that are lost or hung.
-        cpu: By process, the processor time that it takes.
-        memory: By process, the memory of the host that it holds.
+        rows: Rows of the listed processes.
+        before: The previous view.
+        gone: Keys of the devices that are lost or hung.
+        cpu: By process id, CPU time in percent of one CPU.
+        memory: By process id, host memory in bytes.
     """
     found = {row.pid: row for row in rows}
     for former in before.processes:
@@ -565,7 +569,10 @@ def _with_last_seen(
 
 
 def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, DeviceProcess]) -> str:
-    """Name what a process belongs to: its own job, pod or container, by the name that a holder of its device has for it."""
+    """Return the name of the job, pod or container that a process belongs to; empty for none.
+
+    An allocation of its device provides the name, because it also knows the user of a job and the namespace of a pod.
+    """
     held = [one for one in holders.found if one.device in devices]
     if info is not None and info.slurm_job:
         named = (holder_words(one) for one in held if one.kind == "job" and one.labels.get("job_id") == info.slurm_job)

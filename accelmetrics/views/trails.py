@@ -1,6 +1,6 @@
-"""History for graphs: of each device and metric the least, mean and greatest value in buckets of equal time, and gaps; bounded memory.
+"""History for graphs, in bounded memory: minimum, mean and maximum of each device and metric in buckets of equal time, and gaps.
 
-There is a ring of buckets for each scale of time, so that a reading costs the same whether a minute or a day is looked at.
+Each time scale has its own ring of buckets, so adding a reading costs the same whether graphs show a minute or a day.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.training import TRAINING_VALUES, TrainingSeries
 
 SCALES: Mapping[str, float] = {"1 min": 60.0, "5 min": 300.0, "1 h": 3600.0, "24 h": 86400.0}
-"""Seconds by the name of a stretch of time for which history is kept, in buckets of its own."""
+"""Time scales, each with its own ring of buckets: length in seconds, by name."""
 SPANS: Mapping[str, float] = {
     **{"15 s": 15.0, "30 s": 30.0, "1 min": 60.0, "2 min": 120.0, "5 min": 300.0, "15 min": 900.0, "30 min": 1800.0},
     **{"1 h": 3600.0, "3 h": 10800.0, "6 h": 21600.0, "12 h": 43200.0, "24 h": 86400.0},
 }
-"""Seconds by the name of a stretch of time that graphs show: ``SCALES`` and those between them."""
+"""Time spans that graphs can show: length in seconds, by name. They include ``SCALES``."""
 BUCKETS = 240
-"""Of each scale."""
+"""Buckets of each scale."""
 FOLLOWED = ("power_watts", "utilization", "memory_percent", "temperature_celsius", "sm_clock_mhz")
-"""Metrics whose history is kept from the beginning, by their names in ``VALUES``."""
+"""Metrics that have a history from the start, by their names in ``VALUES``. They are never dropped."""
 MOST_FOLLOWED = 24
-"""Metrics whose history is kept at most: one of 64 devices takes two mebibytes."""
+"""Largest number of device metrics with a history. The history of one metric on 64 devices takes 2 MiB."""
 HELD = 2.5
-"""Intervals for which a value holds: without a reading for longer there is a gap."""
+"""Number of intervals for which a value is still drawn without a new reading. After that the graph has a gap."""
 PROCESS_VALUES = {
     "utilization": ValueRow("utilization", "GPU", "%", (), top=100.0),
     "memory_bytes": ValueRow("memory_bytes", "GPU memory", "By", ()),
     "cpu_percent": ValueRow("cpu_percent", "CPU", "%", ()),
     "host_memory_bytes": ValueRow("host_memory_bytes", "host memory", "By", ()),
 }
-"""Numbers of a process whose history is kept, by the names of its fields."""
+"""Values of a process that have a history, by their field in ``ProcessRow``."""
 HOST_KEY = "host"
-"""What the host's history is kept under."""
+"""Key of the host's history, in place of a device key."""
 HOST_VALUES: Mapping[str, ValueRow] = {
     "cpu_percent": ValueRow("cpu_percent", "CPU", "%", (), top=100.0),
     "memory_percent": ValueRow("memory_percent", "memory", "%", (), top=100.0),
@@ -49,31 +49,31 @@ HOST_VALUES: Mapping[str, ValueRow] = {
     "network_received_bytes_per_second": ValueRow("network_received_bytes_per_second", "network received", "By/s", ()),
     "network_sent_bytes_per_second": ValueRow("network_sent_bytes_per_second", "network sent", "By/s", ()),
 }
-"""Numbers of the host whose history is kept, by their names in ``NodeView.host``."""
+"""Values of the host that have a history, by their names in ``NodeView.host``."""
 OF_HOST = f"{HOST_KEY}."
-"""Before the name of such a number where it is chosen for a graph beside those of devices."""
+"""Prefix of host values in the list of metrics that a graph can show."""
 MOST_PROCESSES = 64
-"""Processes whose history is kept: one takes an eighth of a mebibyte."""
+"""Largest number of processes with a history. Each takes 1/8 MiB."""
 MOST_PROGRAMS = 16
-"""Programs whose training is kept: one takes a quarter of a mebibyte."""
+"""Largest number of programs with a training history. Each takes 1/4 MiB."""
 RUNNING = 60.0
-"""Seconds without a step, or ten times as long as its steps take, after which a program is taken to have ended."""
+"""Seconds without a step after which a program counts as ended; if ten of its steps take longer, that time instead."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
-"""Numbers that nothing is seen of in a graph."""
+"""Values that no graph offers: constants and codes."""
 _EMPTY, _MISSING = 0.0, -1.0
-"""Counts of a bucket without a reading, and of one whose readings have no value."""
+"""Special counts: a bucket without readings, and a bucket with readings of which none has a value."""
 
 Kind = Literal["value", "gap", "before"]
 
 
 class TrailPoint(NamedTuple):
-    """One stretch of time of a history.
+    """The values of one column of a graph.
 
     Attributes:
-        kind: ``value``; ``gap``: nothing was read, or it had no value; ``before``: it lies before the first reading.
-        low: The least value.
-        mean: The mean.
-        high: The greatest.
+        kind: ``value``; ``gap`` without a reading or a value; ``before`` if it precedes the first reading.
+        low: Minimum; NaN without a value, like the next two.
+        mean: Mean.
+        high: Maximum.
     """
 
     kind: Kind
@@ -96,9 +96,11 @@ class _Ring:
         self.lows, self.highs, self.sums, self.counts = (array("d", bytes(8 * BUCKETS)) for _ in range(4))
 
     def add(self, seconds: float, value: float | None) -> None:
+        """Add a value at a time in seconds since 1970; None for a reading without a value. Ignore times older than the ring."""
         number = int(seconds / self.width)
         counts = self.counts
         if number > self.newest:
+            # The ring reuses buckets of its last round: clear those that were skipped.
             first = max(self.newest + 1, number - BUCKETS + 1)
             for empty in range(first, number + 1):
                 counts[empty % BUCKETS] = _EMPTY
@@ -119,17 +121,25 @@ class _Ring:
             self.sums[at] = self.lows[at] = self.highs[at] = value
 
     def points(self, end: float, span: float, columns: int, held: float) -> list[TrailPoint]:
-        """Put the buckets before ``end`` into columns of equal time."""
+        """Return the buckets before ``end``, merged into columns of equal time.
+
+        Args:
+            end: Right edge in seconds since 1970.
+            span: Seconds that all columns cover.
+            columns: Number of columns.
+            held: Seconds for which a value is repeated in columns without a reading.
+        """
         width = span / columns
-        last = int(end / width)  # columns keep their places while time goes on
+        last = int(end / width)  # columns begin at multiples of their width, so that values do not move between columns as time passes
         start = (last - columns + 1) * width
-        read: dict[int, list[int]] = {}  # by column, the places of buckets with readings; below 0: before the first column
+        read: dict[int, list[int]] = {}  # by column, the indices of buckets with readings; negative columns precede the graph
         for number in range(max(0, self.newest - BUCKETS + 1), self.newest + 1):
             if self.counts[number % BUCKETS] != _EMPTY:
                 read.setdefault(floor(((number + 0.5) * self.width - start) / width), []).append(number % BUCKETS)
         begun = min(read, default=columns)
         points: list[TrailPoint] = []
-        left = 0.0
+        left = 0.0  # seconds for which the last value is still repeated
+        # The nearest earlier column is included, because its value may still hold in the first column.
         before = max((column for column in read if column < 0), default=None)
         for column in (*([] if before is None else [before]), *range(columns)):
             if column == 0 and before is not None:
@@ -138,7 +148,7 @@ class _Ring:
             if known:
                 low, high = min(self.lows[at] for at in known), max(self.highs[at] for at in known)
                 mean = sum(self.sums[at] for at in known) / sum(self.counts[at] for at in known)
-                points.append(TrailPoint("value", low, min(high, max(low, mean)), high))  # a sum may be too large for a number
+                points.append(TrailPoint("value", low, min(high, max(low, mean)), high))  # the sum may overflow to infinity
                 left = held
             elif column < begun:
                 points.append(BEFORE)
@@ -149,18 +159,18 @@ class _Ring:
 
 
 class Trails:
-    """The history of a node's devices, of the host, and of the processes on the devices for as long as they are there.
+    """History of a node: its devices, the host, the running processes on the devices, and the trainings of programs.
 
-    It is filled from live readings or from recorded ones, whose own time counts.
+    Readings may be live or recorded. Time is the time of the readings, not the clock.
 
     Args:
         interval: Seconds between two readings.
 
     Attributes:
-        metrics: The metrics whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
-        oldest_ns: When the oldest reading was, in nanoseconds since 1970; 0 before the first.
-        newest_ns: When the newest was.
-        until_ns: Where graphs end, in nanoseconds since 1970; None: at the newest reading.
+        metrics: Device metrics that have a history: names in ``VALUES`` or in the catalogue.
+        oldest_ns: Time of the oldest reading, in nanoseconds since 1970; 0 before the first.
+        newest_ns: Time of the newest reading; 0 before the first.
+        until_ns: Right edge of graphs, in nanoseconds since 1970; None for the newest reading.
     """
 
     def __init__(self, interval: float = 1.0) -> None:
@@ -169,29 +179,30 @@ class Trails:
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self._processes: set[str] = set()
         self._training = TrainingSeries()
-        self._programs: dict[str, tuple[int, float]] = {}  # when it logged last, and the seconds between two steps lately
-        self.oldest_ns = self.newest_ns = self._shown = 0  # of all readings; the last: of those that were views
+        self._programs: dict[str, tuple[int, float]] = {}  # time of the last step, and recent seconds between steps
+        self.oldest_ns = self.newest_ns = self._shown = 0  # _shown: time of the newest view
         self.until_ns: int | None = None
 
     def follow(self, metric: str) -> bool:
-        """Keep the history of one more metric from now on; where there are many, that of the one goes which was added first.
+        """Keep the history of one more metric from now on. At the limit, the metric that was added first is dropped.
 
         Returns:
-            Whether it was not kept before: readings from before can be added by ``add_values``.
+            Whether the metric is new. If so, its earlier values can be added with ``add_values``.
         """
-        if metric in self.metrics or metric.startswith(OF_HOST):  # the host's are kept for good
+        if metric in self.metrics or metric.startswith(OF_HOST):  # host values always have a history
             return False
         if len(self.metrics) >= MOST_FOLLOWED:
-            gone = self.metrics[len(FOLLOWED)]  # those are kept for good
+            gone = self.metrics[len(FOLLOWED)]  # the oldest after the metrics that are never dropped
             self.metrics = tuple(one for one in self.metrics if one != gone)
             self._rings = {which: rings for which, rings in self._rings.items() if which[1] != gone}
         self.metrics = (*self.metrics, metric)
         return True
 
     def add(self, view: NodeView) -> None:
-        """Remember a reading; the same one twice counts once. Where the clock was set back, history begins anew."""
+        """Add a reading. A reading with the time of the last one is ignored; an earlier time clears the history."""
         if view.time_ns == self._shown:
             return
+        # The clock was set back: old buckets would lie in the future.
         if view.time_ns < self._shown:
             self.clear()
         for device in view.devices:
@@ -212,18 +223,19 @@ class Trails:
         self._reaches(view.time_ns)
 
     def add_values(self, time_ns: int, device: str, values: Mapping[str, float | None]) -> None:
-        """Remember values of one device by metric; None: it was read and had none."""
+        """Add the values of one device, by metric. None for a metric that was read without a value."""
         for metric, value in values.items():
             self._add(device, metric, time_ns, value)
         self._reaches(time_ns)
 
     def add_steps(self, steps: Iterable[Step]) -> None:
-        """Remember what programs logged: the numbers of ``TRAINING_VALUES``."""
+        """Add steps that programs logged: the values named in ``TRAINING_VALUES``. The program that logged longest ago is dropped first."""
         for program, time_ns, values in self._training.add(steps):
             before, pace = self._programs.get(program, (time_ns - 1, 0.0))
             if time_ns > before:
                 seconds = (time_ns - before) / 1e9
-                # The ranks of a program log shortly after each other: the longer pauses are those between two steps.
+                # All ranks of a program log one step within a short time, so only the long pauses lie between two steps.
+                # A longer pause counts at once, a shorter one only by 1/16.
                 self._programs[program] = time_ns, max(seconds, pace - (pace - seconds) / 16)
             for name, value in values.items():
                 self._add(training_key(program), name, time_ns, value)
@@ -234,7 +246,7 @@ class Trails:
 
     @property
     def programs(self) -> dict[str, tuple[str, ...]]:
-        """By program that logged, what it logged, by names of ``TRAINING_VALUES``; those that still log first."""
+        """Programs with a training history, and the names in ``TRAINING_VALUES`` that each logged. Running programs come first."""
         ended = {name: (self.newest_ns - last) / 1e9 > max(RUNNING, 10 * pace) for name, (last, pace) in self._programs.items()}
         return {
             program: tuple(name for name in TRAINING_VALUES if (training_key(program), name) in self._rings)
@@ -242,38 +254,39 @@ class Trails:
         }
 
     def clear(self) -> None:
-        """Forget all readings."""
+        """Drop the whole history."""
         self._rings.clear()
         self._training = TrainingSeries()
         self._programs.clear()
         self.oldest_ns = self.newest_ns = self._shown = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
-        """Return the newest history of a device, in columns of equal time, the oldest first.
+        """Return the history of a device in columns of equal time, the oldest first.
 
         Args:
-            device: Its key.
-            metric: Which metric.
-            scale: A name of ``SPANS``.
-            columns: How many; more than there are buckets show the same twice.
-            now_ns: Where it ends, in nanoseconds since 1970; ``until_ns``, if left out.
+            device: Device key, ``HOST_KEY``, or a result of ``process_key`` or ``training_key``.
+            metric: Name of the metric.
+            scale: Name in ``SPANS``.
+            columns: Number of columns. If it exceeds the number of buckets, neighbouring columns show the same bucket.
+            now_ns: Right edge, in nanoseconds since 1970; by default ``until_ns``, else the newest reading.
         """
         rings = self._rings.get((device, metric))
         if rings is None:
             return [BEFORE] * columns
         end = (now_ns or self.until_ns or self.newest_ns) / 1e9
         pace = self._programs[device[len(TRAINING) :]][1] if device.startswith(TRAINING) else self.interval
+        # The ring must reach back from the newest reading to the left edge, also when the graph ends earlier.
         needed = SPANS[scale] + max(0.0, self.newest_ns / 1e9 - end)
         ring = next((ring for ring, kept in zip(rings, SCALES.values(), strict=True) if kept >= needed), rings[-1])
         return ring.points(end, SPANS[scale], columns, HELD * max(pace, ring.width))
 
     def place(self, time_ns: int, scale: str, columns: int) -> int:
-        """Return in which column of :meth:`points` a moment is; below 0 before the first, ``columns`` or more behind the last."""
+        """Return the column of :meth:`points` that contains a time: negative before the first, ``columns`` or more after the last."""
         width = SPANS[scale] / columns
         return int(time_ns / 1e9 / width) - int((self.until_ns or self.newest_ns) / 1e9 / width) + columns - 1
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int) -> list[TrailPoint]:
-        """Return the least, median and greatest over devices, in columns of equal time; the median stands for the mean."""
+        """Return minimum, median and maximum over several devices, in columns of equal time. ``TrailPoint.mean`` is the median."""
         rows = [self.points(device, metric, scale, columns) for device in devices]
         band = []
         for points in zip(*rows, strict=True):
@@ -285,7 +298,7 @@ class Trails:
         return band or [BEFORE] * columns
 
     def _reaches(self, time_ns: int) -> None:
-        """Remember from when to when there are readings; buckets forget those of more than a day ago."""
+        """Extend the known range of time. It is at most as long as the longest scale, because buckets hold nothing older."""
         self.newest_ns = max(self.newest_ns, time_ns)
         self.oldest_ns = max(min(self.oldest_ns or time_ns, time_ns), self.newest_ns - int(max(SCALES.values()) * 1e9))
 
@@ -301,7 +314,7 @@ class Trails:
 
 
 def process_key(pid: int) -> str:
-    """Return what a process's history is kept under."""
+    """Return the history key of a process."""
     return f"process {pid}"
 
 
@@ -309,12 +322,12 @@ TRAINING = "training "
 
 
 def training_key(program: str) -> str:
-    """Return what a program's training is kept under."""
+    """Return the history key of a program's training."""
     return TRAINING + program
 
 
 def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:
-    """List the metrics that a graph can show: what every device has, the host's, and then all others that a device has."""
+    """Return the metrics that a graph can show: core metrics, then host metrics, then all others that some device has."""
     given = {name for device in view.devices for name in device.values}
     shown = sorted((row for row in VALUES if row.name in given and row.name not in FIXED), key=lambda row: not row.core)
     core = sum(row.core for row in shown)
@@ -325,7 +338,12 @@ def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:
 
 
 def metric_row(view: NodeView, name: str) -> ValueRow:
-    """Describe a metric by its name in ``VALUES`` or in the catalogue, or one of the host by its name behind ``OF_HOST``."""
+    """Return the label, unit and scale of a metric.
+
+    Args:
+        view: A view of the node. Its device keys are needed to find the metric in the catalogue.
+        name: Name in ``VALUES`` or in the catalogue, or a host value behind ``OF_HOST``.
+    """
     if name in BY_NAME:
         return BY_NAME[name]
     if name.startswith(OF_HOST) and name.removeprefix(OF_HOST) in HOST_VALUES:

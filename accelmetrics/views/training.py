@@ -1,4 +1,4 @@
-"""What programs logged, as series for graphs beside the devices: one for each program, of its processes together."""
+"""Logged training values as time series for graphs. Each program has one series for each value, over all of its processes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ TRAINING_VALUES: Mapping[str, ValueRow] = {
         ValueRow("samples_per_joule", "samples/J", "1", ("samples_per_joule",)),
     )
 }
-"""What is looked at of a training, by name, that first which is looked at most. ``names`` are those that programs log."""
+"""Training values that graphs show, by name, the most important first. ``names`` are the names under which programs log them."""
 ADDED_UP = frozenset(f"{work}_per_second" for work in WORK)
-"""Rates that the processes of a program have together. Of the others each process has its own."""
+"""Rates that are summed over the processes of a program. Any other value is taken from the process that logged it."""
 HOLDS, LEAST_HOLD = 10.0, 5.0
-"""For how long a process's rate is part of the sum: in its own steps, and in seconds at least. It may have ended."""
+"""Time for which a rate counts in the sum: ``HOLDS`` of the process's steps, but at least ``LEAST_HOLD`` seconds.
+
+After that the process is assumed to have ended.
+"""
 
 
 class TrainingSeries:
-    """Turns steps into values at moments. Steps are added in the order of their time."""
+    """Conversion of logged steps into values over time. Steps must be added in the order of their time."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, str], dict[int | None, tuple[int, float]]] = {}
-        """By program and rate, and by rank: until when it holds, and the rate."""
+        """For each program and rate: by rank, the time in nanoseconds until which the rate counts, and the rate."""
 
     def add(self, steps: Iterable[Step]) -> Iterator[tuple[str, int, dict[str, float | None]]]:
-        """Yield of each step its program, its time, and its values by their names in ``TRAINING_VALUES``.
+        """Yield the program, the time and the values of each step. Values are named as in ``TRAINING_VALUES``.
 
-        The program is ``Step.node``: the machine, empty where that is not known. A value is None where the logged number is not finite, and
-        is left out where the step has none. A rate in ``ADDED_UP`` is of all processes of the program.
+        The program is ``Step.node``: the machine's name, or empty if unknown. A value is None if the logged number is not finite, and
+        absent if the step does not have it. A rate in ``ADDED_UP`` is the sum over all processes of the program.
         """
         for step in steps:
             found: dict[str, float | None] = {}
@@ -51,7 +54,7 @@ class TrainingSeries:
                 yield step.node, step.time_ns, found
 
     def _sum(self, step: Step, name: str, value: float) -> float:
-        """Return a rate of all processes of a step's program."""
+        """Return the sum of a rate over all processes of the step's program."""
         seconds = step.values.get("step_seconds", 0.0)
         held = max(LEAST_HOLD, HOLDS * seconds) if isfinite(seconds) else LEAST_HOLD
         rates = self._rates.setdefault((step.node, name), {})

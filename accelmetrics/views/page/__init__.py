@@ -1,1 +1,1 @@
-"""The page of ``accelmetrics serve --ui``: its files, and the documents that it and other clients read."""
+"""The page of ``accelmetrics serve --ui``: its static files, and the JSON documents that the page and other clients request."""

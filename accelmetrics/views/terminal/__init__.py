@@ -1,1 +1,1 @@
-"""Pictures of a node and of a fleet for a terminal: pure functions from what is to be shown to lines."""
+"""Terminal pictures of a node and of a fleet: pure functions from views to styled lines of text."""
