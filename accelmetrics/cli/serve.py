@@ -120,7 +120,7 @@ def _wait(
         manager.beat(watching.status.ticks, bool(watching.error), options.interval)
         if options.ui and watching.status.ticks != heard:  # the page shows what programs log
             heard = watching.status.ticks
-            watching.hear_programs()
+            watching.collect_program_steps()
         if not hung_up.signal:
             continue
         hung_up.signal = 0

@@ -193,7 +193,7 @@ class LiveSource(WatchSource):
             self._listing = self._lookup.listing(latest)
             self._measure(latest)
             if known is not None:  # the first picture does not wait for the import
-                self._watching.hear_programs()
+                self._watching.collect_program_steps()
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(

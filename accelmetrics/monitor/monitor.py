@@ -405,7 +405,7 @@ class Monitor:
             found = steps.first(step, values.pop("step", None), *unused)
         steps.add(self._clock.monotonic(), self._clock.time_ns(), found, values)
 
-    def hear_programs(self) -> None:
+    def collect_program_steps(self) -> None:
         """Receive the steps that this user's other programs on this machine log, if these programs share readings.
 
         The steps are returned with the next reading, like this program's steps. Energy per token refers to the devices of this monitor.

@@ -614,10 +614,10 @@ def test_steps_of_programs_are_heard_by_who_watches_the_machine(tmp_path: Path) 
     from accelmetrics import Monitor
     with Monitor(0.05, backends=["host"], metrics="load.1m") as monitor:
         until(lambda: monitor.latest)
-        monitor.hear_programs()
+        monitor.collect_program_steps()
         tell("looks")
         wait_to_go_on()
-        until(lambda: monitor.hear_programs() or len(monitor.steps) == 6)
+        until(lambda: monitor.collect_program_steps() or len(monitor.steps) == 6)
         tell(sorted([step.node, step.rank, step.step, step.values["loss"]] for step in monitor.steps))
     """
     text = """

@@ -321,11 +321,11 @@ class NvidiaMlPy:
             # Each list has all memory of a process, so the largest value counts and not the sum.
             for process in processes if not isinstance(processes, str) else ():
                 listed[process.pid] = max(listed.get(process.pid, 0), process.usedGpuMemory or 0)
-        try:
-            import psutil
+        import psutil
 
+        try:
             tree = {self._pid, *(process.pid for process in psutil.Process(self._pid).children(recursive=True))} if listed else set()
-        except (ImportError, psutil.Error):
+        except psutil.Error:
             return None
         return sum(listed[pid] for pid in tree & listed.keys()) if tree & listed.keys() else None
 
