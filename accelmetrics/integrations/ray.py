@@ -1,11 +1,11 @@
-"""Ray: rows of the devices of all nodes of a cluster, for the trainer's own logger.
+"""Ray: rows of the devices of all nodes of a cluster, for the trainer's logger.
 
 >>> from accelmetrics.integrations.ray import Fleet
 >>> with Fleet(interval=1.0) as fleet:                                       # doctest: +SKIP
 ...     for step in range(steps):
 ...         logger.log({**train(), **fleet.row()}, step)
 
-An actor on each living node reads its devices, and a thread here gathers what it has read. The caller never waits for Ray.
+An actor on each living node reads the node's devices, and a thread in this process collects the readings. The caller never waits for Ray.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ from accelmetrics.schemas.statistics import CounterJudge, WindowAggregator
 from accelmetrics.schemas.text import clipped
 
 NAME = "accelmetrics-"
-"""An actor's name begins with this; its node's id follows."""
+"""Prefix of an actor's name. The id of its node follows."""
 GIVEN_UP = (ActorDiedError, ActorUnschedulableError)
-"""After these Ray does not start an actor again."""
+"""Errors after which Ray does not restart an actor."""
 KEPT = 256
 """Readings that an actor keeps until they are fetched."""
 RESCAN = 5.0
-"""Seconds between two looks at which nodes are alive."""
+"""Seconds between two queries for living nodes."""
 LONGEST_PAUSE = 60.0
-"""Seconds between two attempts at an actor that cannot be made; shorter at first."""
+"""Seconds between two attempts to create an actor. The first pauses are shorter."""
 CLOSING = 5.0
-"""Seconds that the end waits for a call into Ray."""
+"""Seconds for which ``close`` waits for a call into Ray."""
 LONGEST_WAIT = 1.0
-"""Seconds of one call into Ray that waits for answers."""
+"""Seconds for which one call into Ray waits for answers."""
 SILENT, SILENT_INTERVALS = 10.0, 5
-"""Seconds, and intervals, after which a node that does not answer has no row any more: the longer of the two."""
+"""Seconds and intervals after which a node that does not answer has no values. The longer of the two counts."""
 LONGEST_WORDS = 300
 
 
+# The actor's process is part of the answer, because Ray restarts a failed actor, and the numbers of readings then begin again.
 Batch = tuple[str, tuple[str, ...], list[Row]]
-"""What an actor answers: which process of it that was (one that was started again counts anew), the keys of its devices, its readings."""
+"""An actor's answer: an id of its process, the keys of its devices, and its readings."""
 
 
 class NodeReader:
-    """The actor of one node: reads the node's devices and keeps the readings until they are fetched.
-
-    Ray may hide devices from actors that asked for none, so all of the node's are read. The processes of a job share one reading on each
-    node.
+    """The actor of a node. It reads the node's devices and keeps the readings until they are fetched.
 
     Args:
         interval: Seconds between two readings.
-        options: Of :func:`accelmetrics.training`.
+        options: Options of :func:`accelmetrics.training`.
     """
 
+    # Ray may hide devices from an actor that requests none, so the actor reads all devices of the node. It shares readings with the other
+    # processes of the job on its node.
     def __init__(self, interval: float, options: Mapping[str, Any]) -> None:
         self._reader = f"{os.getpid()}-{time.monotonic_ns()}"
         self._rows = Ring(KEPT)
@@ -86,7 +86,7 @@ class NodeReader:
         self._run.start()
 
     def rows(self, reader: str, after: int) -> Batch:
-        """Return the readings after one of a number; all that are kept where that was another process's."""
+        """Return the readings after number ``after`` of process ``reader``, or all kept readings if that was another process."""
         return self._reader, self._devices, self._rows.after(after if reader == self._reader else 0)
 
     def _take(self, snapshot: Snapshot) -> None:
@@ -95,20 +95,20 @@ class NodeReader:
 
 
 class NodeRows:
-    """One node as it is seen from here. Its readings are folded as they arrive, so that its memory is bounded.
+    """The state of a node in this process. Readings are aggregated on arrival, so that memory is bounded.
 
     Args:
         name: The node's name in rows.
 
     Attributes:
         name: The node's name in rows.
-        trouble: Why nothing comes from it, in words; empty while something does.
-        actor: The handle of its actor; None while there is none.
-        made: Whether it was made here, this one or one before it.
-        pending: The answer that is waited for.
-        asked_at: Since when.
-        retry_at: When an actor is tried again.
-        read: The process of its actor that answered last, and the number of its last reading.
+        trouble: Why the node sends no readings, in words. Empty while it does.
+        actor: The handle of its actor. None if there is none.
+        made: Whether this process created its actor, or an earlier one.
+        pending: The reference of the expected answer.
+        asked_at: When the answer was requested.
+        retry_at: When to call or create an actor again after a failure.
+        read: The process of the actor's last answer, and the number of its last reading.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,7 +127,7 @@ class NodeRows:
         self._judge = CounterJudge()
 
     def add(self, batch: Batch) -> None:
-        """Take what it has answered."""
+        """Add an answer of the actor."""
         reader, devices, given = batch
         rows = []
         for row in given:
@@ -145,10 +145,9 @@ class NodeRows:
         self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
 
     def fail(self, error: BaseException, now: float) -> str:
-        """Try its actor again after a while: Ray starts it anew. In the place of one that is dead for good there will be another.
+        """Record a failed call. Return a description of the error.
 
-        Returns:
-            What is wrong.
+        The next call follows after a pause, since Ray restarts a failed actor. An actor that Ray does not restart is replaced.
         """
         self.actor, self.pending = None if isinstance(error, GIVEN_UP) else self.actor, None
         self.trouble = clipped(str(error).strip().rpartition("\n")[2] or type(error).__name__, LONGEST_WORDS)
@@ -156,7 +155,7 @@ class NodeRows:
         return self.trouble
 
     def row(self, choice: RowChoice, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
-        """Return what its devices did since the last call; nothing before the first reading, and where it does not answer."""
+        """Return the values of its devices since the last call. Empty before the first reading and while the node does not answer."""
         selection, chosen = choice(keys, stats)
         with self._lock:
             taken = self._taken
@@ -168,25 +167,24 @@ class NodeRows:
 
 
 class Fleet:
-    """The devices of all nodes of the Ray cluster to which this process is connected, as rows.
+    """Rows of the devices of all nodes of the Ray cluster to which this process is connected.
 
-    Nodes that come later are found, one that is lost costs its own numbers, and an actor that was killed is made again. It never raises
-    into the program: what goes wrong is logged once under ``accelmetrics`` and stands in ``nodes``. While Ray is not connected there are
-    no rows.
+    New nodes are found, a lost node only loses its own values, and a killed actor is replaced. The methods never raise into the program: an
+    error is logged once on the logger ``accelmetrics`` and appears in ``nodes``. There are no rows while Ray is not connected.
 
     Args:
         interval: Seconds between two readings.
-        run: A training run of this process, which the program begins and ends: its rows then stand for this node, and there is no
-            actor here. Without one this node has an actor as the others have.
-        namespace: The namespace of the actors; that of the job when left out.
-        options: Of :func:`accelmetrics.training` in each actor: ``backends``, ``metrics`` (``"core"`` when left out) …
+        run: A training run of this process, which the program starts and ends. It provides the rows of this node instead of an actor.
+            By default this node has an actor like the others.
+        namespace: The namespace of the actors. By default that of the job.
+        options: Options of :func:`accelmetrics.training` in each actor: ``backends``, ``metrics`` (by default ``"core"``) …
 
     Raises:
-        InvalidOptionError: An option that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+        InvalidOptionError: An option is invalid. Other errors are those of :func:`accelmetrics.training`.
     """
 
     def __init__(self, interval: float = 1.0, *, run: TrainingRun | None = None, namespace: str | None = None, **options: Any) -> None:
-        _reading(interval, options)  # what cannot be used is told here
+        _reading(interval, options)  # so that an invalid option raises here, and not in an actor
         self._interval, self._options, self._namespace = interval, options, namespace
         self._run = run
         self._nodes: dict[str, NodeRows] = {}
@@ -197,7 +195,7 @@ class Fleet:
         self._thread: threading.Thread | None = None
 
     def start(self) -> Fleet:
-        """Begin, in the background. Starting twice changes nothing; a fleet that was closed begins anew."""
+        """Start in the background. A second start has no effect. A closed fleet starts again."""
         if self._thread is None:
             self._ended = Flag()
             thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
@@ -206,11 +204,11 @@ class Fleet:
                 self._tell("thread", f"no thread is to be had: {failure.detail}")
                 return self
             self._thread = thread
-            atexit.register(self.close)  # before Ray's own: it ends while no thread of ours calls it
+            atexit.register(self.close)  # runs before Ray's own exit handler, so that our thread does not call Ray while it ends
         return self
 
     def close(self) -> None:
-        """End, and with it the actors that were made here: seconds at most. Closing twice changes nothing."""
+        """Stop, and end the actors that this process created, within seconds. A second close has no effect."""
         thread, self._thread = self._thread, None
         if thread is not None:
             atexit.unregister(self.close)
@@ -225,23 +223,23 @@ class Fleet:
 
     @property
     def nodes(self) -> dict[str, str]:
-        """By name, the nodes that are alive as far as is known here, and why nothing comes from one; empty words where something does."""
+        """The known living nodes: by name, why a node sends no readings. The reason is empty if it does."""
         return {node.name: node.trouble for node in list(self._nodes.values())}
 
     def row(
         self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object
     ) -> dict[str, float]:
-        """Return what the devices of all nodes did since the last row, flat, for the trainer's own logger. Never waits.
+        """Return the values of all nodes' devices since the last row as a flat dictionary for the trainer's logger. Never waits.
 
-        Names of this node are as in :meth:`TrainingRun.row`, those of others have the node's before them:
-        ``system/node-1/gpu.0.powerWatts``. A reading of another node is here an interval later. A node that does not answer has no names.
+        Names of this node are as in :meth:`TrainingRun.row`. Names of another node have its name in front:
+        ``system/node-1/gpu.0.powerWatts``. A reading of another node arrives one interval later. A node that does not answer has no values.
 
         Args:
-            prefix: What names begin with, as for :meth:`TrainingRun.row`, like the others.
+            prefix: The prefix of the names, as for :meth:`TrainingRun.row`.
             keys: The metrics: ``"brief"``, or a selection.
-            stats: Which statistics.
-            unused: Nothing; told once where there is something, like the next.
-            unknown: Nothing.
+            stats: The statistics.
+            unused: Not used. Further arguments are reported once.
+            unknown: Not used.
         """
         tell_unused(self._tell, unused, unknown)
         found = self._run.row(prefix, keys, stats) if self._run is not None else {}
@@ -264,11 +262,11 @@ class Fleet:
         return found
 
     def _gather(self, ended: Flag) -> None:
-        """Look which nodes there are, and fetch what their actors have read; at the end, end those that were made here."""
+        """Find nodes and fetch their readings until ``ended`` is set. Then end the actors that this process created."""
         scanned = float("-inf")
         while not ended.is_set():
             began = time.monotonic()
-            if not ray.is_initialized():  # any call would begin a cluster of its own
+            if not ray.is_initialized():  # most calls of Ray would start a new cluster
                 self._tell.user("ray", "Ray is not connected: rows come when ray.init() was called")
             else:
                 if began >= scanned + RESCAN:
@@ -282,7 +280,7 @@ class Fleet:
                 guarded(lambda name: _connected(ray.kill)(_connected(ray.get_actor)(name, self._namespace)), f"{NAME}{node_id}")
 
     def _scan(self) -> None:
-        """Take up nodes that are new, and drop those that are gone; where some offer devices, the others are left alone."""
+        """Add new nodes and remove lost ones. If some nodes offer devices to Ray, other nodes are ignored."""
         self._here = _connected(ray.get_runtime_context)().get_node_id()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         alive = {node_id: told for node_id, told in alive.items() if devices_among(told["Resources"])} or alive
@@ -297,7 +295,7 @@ class Fleet:
         self._nodes = known
 
     def _fetch(self, now: float) -> None:
-        """Ask each node that is not being waited for, and take the answers that come within an interval."""
+        """Call the actor of each node without a pending call, and add the answers that arrive within an interval."""
         waited: dict[Any, NodeRows] = {}
         for node_id, node in self._nodes.items():
             if node.pending is None and now >= node.retry_at:
@@ -320,7 +318,7 @@ class Fleet:
                 node.trouble = f"no answer for {now - node.asked_at:.0f} s"
 
     def _check(self, node: NodeRows, outcome: Outcome[Any], now: float) -> None:
-        """Give up the actor of a node whose call has failed."""
+        """Record and report the error of a node's call, if it has one."""
         if outcome.error is not None:
             self._tell(f"{node.name} {type(outcome.error)}", f"{node.name}: {node.fail(outcome.error, now)}")
 
@@ -329,7 +327,7 @@ class Fleet:
             name = f"{NAME}{node_id}"
             try:
                 node.actor = _connected(ray.get_actor)(name, self._namespace)
-            except ValueError:  # there is none
+            except ValueError:  # no actor has this name
                 options = {"num_cpus": 0, "max_restarts": -1, "name": name, "namespace": self._namespace, "get_if_exists": True}
                 strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
                 maker = ray.remote(NodeReader).options(scheduling_strategy=strategy, **options)
@@ -343,11 +341,12 @@ class Fleet:
 
 
 def _connected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of Ray's without the part that begins a cluster of its own where the program has just ended Ray."""
+    """Return the unwrapped Ray function, so that calling it after ``ray.shutdown()`` starts no new cluster."""
+    # Ray's wrapper connects automatically, and the program may have disconnected since the last check of is_initialized().
     inner: Callable[..., Any] = getattr(function, "__wrapped__", function)
     return inner
 
 
 def _reading(interval: float, options: Mapping[str, Any]) -> TrainingRun:
-    """Make the run of an actor."""
+    """Return the training run of an actor."""
     return training(interval, **{"metrics": "core", "visible": False, "rules": "none", **options})

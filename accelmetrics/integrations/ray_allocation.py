@@ -1,10 +1,11 @@
-"""Which actors and tasks of a Ray cluster were given which devices, by Ray's own tables, and whether that is what was meant.
+"""The devices that Ray gave the actors and tasks of a cluster, from Ray's tables, compared with an intended placement.
 
 >>> from accelmetrics.integrations.ray_allocation import ray_allocation
 >>> print(ray_allocation({"actor": [8, 8]}).to_json())                       # doctest: +SKIP
 
-Nothing runs in the actors. The tables are those that Ray's state API reads, from the cluster's control service and from each node, without
-the dashboard that the state API needs. What the processes of this machine use is read from its drivers and compared with that.
+No code runs in the actors. The tables are the ones that Ray's state API reads, from the cluster's control service and from each node. The
+dashboard, which the state API needs, is not needed here. For processes on this machine, the devices that they use are read from the drivers
+and compared.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ from accelmetrics.schemas.snapshot import plain, rfc3339
 from accelmetrics.visibility.allocation import AllocationFinding, allocation, joined, visible_devices
 
 ACCELERATORS = ("GPU", "TPU", "neuron_cores", "HPU", "NPU")
-"""What Ray calls the resources that are devices."""
+"""Ray's names of the resources that are devices."""
+# Resources of a placement group have names of their own: GPU_group_<id> and GPU_group_<bundle>_<id>.
 RESOURCE = re.compile(rf"({'|'.join(ACCELERATORS)})(?:_group_(?:\d+_)?[0-9a-f]+)?")
-"""A device, or one of a placement group: ``GPU``, ``GPU_group_<id>``, ``GPU_group_<bundle>_<id>``."""
 WAITING = {"DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING"}
 TASK_WAITS, TASK_RUNS = "PENDING_NODE_ASSIGNMENT", ("SUBMITTED_TO_WORKER", "RUNNING", "GETTING_AND_PINNING_ARGS")
-"""What Ray's states of a task begin with."""
+"""Prefixes of Ray's states of a task."""
+# Tasks that are read at most. The state API has the same limit.
 MOST_TASKS = 10_000
-"""Tasks that are read, as by the state API."""
 ANSWER_SECONDS = 10.0
-"""For a table of Ray's."""
+"""Seconds to wait for a table of Ray."""
+# Seconds to wait for probes. They are slow to start, because Ray starts a Python process for each.
 PROBE_SECONDS = 60.0
-"""For a probe to start: Ray starts a process of Python for each."""
 LISTS = ("_VISIBLE_DEVICES", "_VISIBLE_CORES", "_VISIBLE_CHIPS", "_VISIBLE_MODULES")
-"""What names of variables end in by which Ray hands devices out."""
+"""Suffixes of the variables with which Ray assigns devices."""
 FAILING = frozenset({"pool_differs", "other_device", "shared_device", "probe"})
-"""Findings after which the answer to what was asked is no."""
+"""Findings that make ``RayAllocation.as_expected`` false."""
 
 
 class RayNode(NamedTuple):
     """A living node.
 
     Attributes:
-        name: Its host name, with a part of its id behind it where several have the same.
-        devices: How many devices it offers.
+        name: Its host name, followed by a part of its id if several nodes have the same host name.
+        devices: Number of devices that it offers.
     """
 
     name: str
@@ -65,9 +66,9 @@ class RayGroup(NamedTuple):
     """A placement group.
 
     Attributes:
-        name: Its name; its id where it has none.
-        state: ``CREATED``, ``PENDING`` …
-        bundles: Of each bundle the node that it lies on, empty before it is placed, and the devices that it reserves.
+        name: Its name, or its id if it has none.
+        state: Its state: ``CREATED``, ``PENDING`` …
+        bundles: The node and the number of reserved devices of each bundle. The node is empty until the bundle is placed.
     """
 
     name: str
@@ -76,17 +77,18 @@ class RayGroup(NamedTuple):
 
 
 class RayActor(NamedTuple):
-    """An actor or a task that has devices, waits for some, or belongs to a placement group or a pool that has.
+    """An actor or task that has devices, waits for devices, or belongs to a placement group or pool with devices.
 
     Attributes:
-        name: Its name; its class, or its function, where it has none.
-        kind: Its class, or its function.
-        group: The name of its placement group; empty without one.
-        node: The node that it runs on; empty before it does.
-        pid: Its process; 0 before it has one.
-        wanted: The devices that it asked for; parts of one too.
-        sees: What it was given, in Ray's numbers on its node: ``GPU 0``; None where the node of a task did not say.
-        uses: What it uses by the driver, in the same numbers; None on other machines, and where the driver does not say.
+        name: Its name, or its class or function if it has none.
+        kind: Its class or function.
+        group: The name of its placement group. Empty if it has none.
+        node: The node that it runs on. Empty before it runs.
+        pid: Its process id. 0 before it has one.
+        wanted: The number of requested devices, which may be a fraction.
+        sees: The devices that it was given, by Ray's numbers on its node: ``GPU 0``. None if the node of a task did not report them.
+        uses: The devices that it uses according to the driver, in the same numbers. None on other machines, and if the driver does not
+            report them.
         task: Whether it is a task.
     """
 
@@ -102,23 +104,23 @@ class RayActor(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its name, with a word before that of a task."""
+        """Its name. The name of a task follows the word "task"."""
         return f"task {self.name}" if self.task else self.name
 
     @property
     def label(self) -> str:
-        """What findings call it."""
+        """Its label in findings."""
         return f"{self.title} (PID {self.pid})" if self.pid else self.title
 
 
 class RayPool(NamedTuple):
-    """What was meant for a role, and what is.
+    """Intended and actual devices of a role.
 
     Attributes:
-        role: Its name: what the names of its actors, of their class or of their placement group begin with, or a pattern of them.
-        expected: Devices on each of its nodes.
-        devices: The numbers of the devices of its one node, where those were meant.
-        held: By node, the devices that its actors hold.
+        role: Its name. It is a prefix of, or a pattern for, the names of its actors, their class or their placement group.
+        expected: Number of devices on each of its nodes.
+        devices: Numbers of its devices on a single node, if the role was given as numbers.
+        held: The devices that its actors hold, by node.
     """
 
     role: str
@@ -128,13 +130,13 @@ class RayPool(NamedTuple):
 
 
 class RayProbe(NamedTuple):
-    """What a process saw to which Ray gave one device.
+    """The device list seen by a probe process to which Ray gave a device.
 
     Attributes:
         node: Its node.
-        device: What Ray gave it: ``GPU 0``.
-        pid: Its number.
-        lists: By variable, what Ray set: ``{"CUDA_VISIBLE_DEVICES": "0"}``.
+        device: The device that Ray gave it: ``GPU 0``.
+        pid: Its process id.
+        lists: The variables set by Ray, with their values: ``{"CUDA_VISIBLE_DEVICES": "0"}``.
     """
 
     node: str
@@ -151,9 +153,9 @@ class RayAllocation(NamedTuple):
         nodes: The living nodes.
         groups: The placement groups that reserve devices.
         actors: The actors and tasks.
-        pools: What was meant, by role.
-        findings: What to know.
-        probes: What probes saw, where they were asked for.
+        pools: Intended and actual devices, by role.
+        findings: Problems and remarks.
+        probes: Device lists seen by probes. Empty unless requested.
     """
 
     timestamp: str
@@ -166,15 +168,15 @@ class RayAllocation(NamedTuple):
 
     @property
     def as_expected(self) -> bool:
-        """Whether every pool has what was meant for it, and every actor the device that Ray gave it, alone unless that was asked for."""
+        """Whether every pool has its intended devices, and every actor uses only its devices and shares none, unless requested."""
         return not any(finding.kind in FAILING for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in new plain containers, ready for ``json``."""
+        """Return the allocation as new plain containers, ready for ``json``."""
         return {**plain(self), "as_expected": self.as_expected}
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the whole as text, on one line unless ``indent`` is given."""
+        """Return the allocation as JSON text, on one line unless ``indent`` is given."""
         return json.dumps(self.to_dict(), indent=indent)
 
 
@@ -182,17 +184,17 @@ Pools = Mapping[str, Sequence[int | str]]
 
 
 def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: bool = False) -> RayAllocation:
-    """Compare what the actors and tasks of the connected cluster were given with what was meant, and with what they use here.
+    """Compare the devices of the connected cluster's actors and tasks with the intended ones, and on this machine with the used ones.
 
     Args:
-        pools: By role, devices on each of its nodes: ``{"actor": [8, 8]}``; or the numbers of the devices of one node, as texts:
-            ``{"actor": ["2", "3"]}``. A role is what the names of its actors, of their class or of their placement group begin with, or a
-            pattern of them (``*Worker*``).
-        shared: Whether several actors may have the same device. Where pools name one device each, it is theirs to share in any case.
-        probe: Whether to start an actor on each device that is free, for as long as it takes to look at what it sees.
+        pools: For each role, the number of devices on each of its nodes: ``{"actor": [8, 8]}``. Or the numbers of the devices on one node,
+            as texts: ``{"actor": ["2", "3"]}``. A role is a prefix of the names of its actors, their class or their placement group, or a
+            pattern for them (``*Worker*``).
+        shared: Whether several actors may have the same device. Pools that name the same device by its number may always share it.
+        probe: Whether to start an actor for a moment on each free device, to record the device list that it sees.
 
     Raises:
-        InvalidOptionError: A pool without nodes, or with a node without devices.
+        InvalidOptionError: A pool has no nodes, or a node without devices.
         SourceError: Ray is not connected, or its tables cannot be read.
     """
     meant = {role: tuple(each) for role, each in (pools or {}).items()}
@@ -221,17 +223,17 @@ def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: b
 
 
 def allocation_at(address: str, pools: Pools | None = None, *, shared: bool = False, probe: bool = False) -> RayAllocation:
-    """Connect to a cluster, compare, and leave it. No cluster is started.
+    """Connect to a running cluster, compare as :func:`ray_allocation` does, and disconnect. No cluster is started.
 
     Args:
         address: ``auto``, or ``HOST:PORT`` of the cluster's head.
-        pools: As for :func:`ray_allocation`, like the next two.
+        pools: The intended devices, as for :func:`ray_allocation`.
         shared: Whether several actors may have the same device.
-        probe: Whether to start an actor on each device that is free.
+        probe: Whether to start an actor on each free device.
 
     Raises:
-        InvalidOptionError: As for :func:`ray_allocation`; so is the next. And an address at which Ray would start a cluster.
-        SourceError: There is no such cluster, or its tables cannot be read.
+        InvalidOptionError: A pool is invalid, or Ray would start a cluster at this address.
+        SourceError: No cluster answers there, or its tables cannot be read.
     """
     if address == "local" or "://" in address:
         raise InvalidOptionError(f"{address!r} is no address of a running cluster: give HOST:PORT of its head, or auto")
@@ -256,7 +258,7 @@ def _names(alive: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read(meant: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, list[AllocationFinding]]:
-    """Read Ray's tables; return what they say, and remarks on what they do not."""
+    """Read Ray's tables. Return the allocation without findings, and remarks on missing facts."""
     alive = _alive()
     names = _names(alive)
     groups = {}
@@ -297,20 +299,19 @@ def _read(meant: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, li
 
 
 def _channel() -> Callable[..., Any]:
-    """Return Ray's own function for a connection to its services, which brings the cluster's token and certificates."""
+    """Return Ray's function that connects to its services."""
+    # grpc alone would not do: Ray's function adds the cluster's token and certificates.
     try:
         from ray._private.grpc_utils import init_grpc_channel
-    except ImportError:  # until 2.46
+    except ImportError:  # its place until Ray 2.46
         from ray._private.utils import init_grpc_channel
     made: Callable[..., Any] = init_grpc_channel
     return made
 
 
 def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGroup]) -> Iterator[RayActor]:
-    """Yield the actors that live or wait.
-
-    The table that the state API reads says which devices an actor was given; what that API hands on tells how many it asked for.
-    """
+    """Yield the actors that are alive or wait to start."""
+    # The state API itself returns only the number of requested devices. The table behind it also has the numbers of the given devices.
     from ray.core.generated.gcs_pb2 import ActorTableData
     from ray.core.generated.gcs_service_pb2 import GetAllActorInfoRequest
     from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
@@ -321,7 +322,7 @@ def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGrou
             continue
         group = groups.get(told.placement_group_id.hex())
         alive, place = status == "ALIVE", told.address
-        node_id = place.node_id if hasattr(place, "node_id") else place.raylet_id  # as Ray called it until 2.46
+        node_id = place.node_id if hasattr(place, "node_id") else place.raylet_id  # the name until Ray 2.46
         yield RayActor(
             told.name or told.class_name,
             told.class_name,
@@ -336,7 +337,8 @@ def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGrou
 def _tasks(
     channel: Any, alive: Mapping[str, Any], names: Mapping[str, str], groups: Mapping[str, RayGroup], remarks: list[AllocationFinding]
 ) -> Iterator[RayActor]:
-    """Yield the tasks that run with devices, or wait for some. Which devices a task was given, the raylet of its node says by process."""
+    """Yield the tasks that run with devices or wait for devices."""
+    # The table of tasks has no device numbers. The raylet of each node reports them by process.
     from ray.core.generated.common_pb2 import TaskStatus, TaskType
     from ray.core.generated.gcs_service_pb2 import GetTaskEventsRequest
     from ray.core.generated.gcs_service_pb2_grpc import TaskInfoGcsServiceStub
@@ -378,7 +380,7 @@ def _tasks(
 
 
 def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
-    """Return, by process of a node, the devices that it was given."""
+    """Return the devices given to each process of a node, by process id."""
     from ray.core.generated.node_manager_pb2 import GetNodeStatsRequest
     from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
@@ -394,16 +396,14 @@ def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
 
 
 def _named(given: Iterable[tuple[str, Iterable[int]]]) -> tuple[str, ...]:
-    """Return the devices among resources and their numbers, in order: those of a placement group stand there several times."""
+    """Return the devices in a list of resources, sorted. A device that is listed several times for a placement group is returned once."""
     found = {(match[1], number) for name, numbers in given if (match := RESOURCE.fullmatch(name)) for number in numbers}
     return tuple(f"{kind} {number}" for kind, number in sorted(found))
 
 
 def _with_uses(actors: Sequence[RayActor], here: Collection[str], remarks: list[AllocationFinding]) -> list[RayActor]:
-    """Say of those of this machine which GPUs they use, by the driver.
-
-    Ray numbers the GPUs of a node in the order of the list that its raylet was started with; the workers are the raylet's children.
-    """
+    """Return the actors, with the GPUs that the driver reports for the ones on this machine."""
+    # Ray numbers the GPUs of a node in the order of the device list with which its raylet was started. Workers are the raylet's children.
     raylets: dict[int, list[int]] = defaultdict(list)
     for actor in actors:
         if actor.pid and actor.node in here:
@@ -424,10 +424,10 @@ def _with_uses(actors: Sequence[RayActor], here: Collection[str], remarks: list[
 
 
 def _probe(names: Mapping[str, str]) -> tuple[tuple[RayProbe, ...], tuple[AllocationFinding, ...]]:
-    """Start an actor with one device on each device that is free, have each say what it sees, and end them all."""
+    """Start an actor on each free device, record the device list that it sees, and end all of them."""
     from ray._private.state import available_resources_per_node
 
-    class Probe:  # local, so that it travels whole: a node needs no accelmetrics
+    class Probe:  # a local class, so that Ray sends its code to the nodes, which need no accelmetrics
         def seen(self, endings: tuple[str, ...]) -> tuple[int, dict[str, list[str]], dict[str, str]]:
             import os
 
@@ -480,13 +480,14 @@ def _lists(probe: RayProbe) -> str:
 
 
 def node_name(told: Mapping[str, Any], taken: Collection[str]) -> str:
-    """Return the host name of a node, with a part of its id behind it where another node has the same."""
+    """Return the host name of a node, followed by a part of its id if another node has the same name."""
     name: str = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
     return f"{name}-{told['NodeID'][:8]}" if name in taken else name
 
 
 def devices_among(resources: Mapping[str, float]) -> float:
-    """Return how many devices there are among resources; those of a placement group stand there twice."""
+    """Return the number of devices in a node's or actor's resources."""
+    # The largest amount and not the sum, because a device of a placement group is listed under two names.
     return max([amount for name, amount in resources.items() if RESOURCE.fullmatch(name)], default=0.0)
 
 
@@ -495,7 +496,7 @@ def _belongs(actor: RayActor, role: str) -> bool:
 
 
 def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
-    """List everything to know, what was asked for first."""
+    """Yield all findings: about pools first, then placement groups, actors and tasks, shared devices and nodes."""
     for pool in made.pools:
         members = [actor for actor in made.actors if _belongs(actor, pool.role)]
         held = [{device.split()[1] for device in devices} for devices in pool.held.values()]
@@ -551,7 +552,7 @@ def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
 
 
 def _devices_in(counts: Sequence[float], places: str) -> str:
-    """Return ``8 and 4 devices``, or ``8 devices on each of 2 nodes``."""
+    """Return a phrase: ``8 and 4 devices``, or ``8 devices on each of 2 nodes`` for equal counts."""
     same = len(counts) > 1 and len(set(counts)) == 1
     number = f"{counts[0]:g}" if same else joined([f"{count:g}" for count in counts])
     return f"{number} device{'' if number == '1' else 's'}" + (f" {places.format(len(counts))}" if same else "")

@@ -1,8 +1,8 @@
-"""Rows of a torch job's other nodes, by way of the job's own store: nothing is configured, and nothing listens.
+"""Rows of the other nodes of a torch job, exchanged through the job's store, without configuration or an open port.
 
-The first rank of each node writes its row there, at the pace of its readings; the job's first rank reads those of the others. All of it on
-a thread of its own: the store ends with the process that has it, and a node may be lost at any time. torch itself is not imported: until
-the program has done so and has its store, there is nothing to do.
+The first rank of each node writes a row into the store after each reading, and the job's first rank reads the rows of the others. This
+happens on a separate thread, because the store ends with its process and a node may be lost at any time. This module does not import torch.
+It waits until the program has imported it and has a store.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from accelmetrics.visibility.job import first_number, position
 
 PREFIX = "accelmetrics/"
 CALL_TIMEOUT = 5.0
-"""Seconds after which torch gives a call into the store up."""
+"""Seconds after which torch abandons a call into the store."""
 LOST, LOST_INTERVALS = 10.0, 5
-"""Seconds, and intervals, after which a node that has said nothing new has no row any more: the longer of the two."""
+"""Seconds and intervals after which a node without a new row is lost. The longer of the two counts."""
 MOST_FAILURES = 3
-"""Failures in a row after which the store has ended."""
+"""Consecutive failures after which the store counts as ended."""
 LONGEST_ROW = 1 << 20
-"""Bytes of a row that is believed."""
+"""Size in bytes of the longest accepted row."""
 CLOSING = 0.5
-"""Seconds from the beginning of the end within which the thread is waited for."""
+"""Seconds from the start of closing in which the thread must end. After that it is abandoned."""
+# The variables are those of torchrun, Open MPI, Intel MPI and Slurm: processes per node, number of nodes, number of this node.
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 _NODES = ("GROUP_WORLD_SIZE", "SLURM_NNODES")
 _NODE = ("GROUP_RANK", "SLURM_NODEID")
 
 
 NodePlace = tuple[int, int, str, int]
-"""Where the first rank of a node stands in its job: the number of its node, how many there are, and the store's address and port."""
+"""The number of a node, the number of nodes, and the address and port of the job's store."""
 
 
 def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
-    """Find where this process stands in a job of several nodes; None unless it is the first rank of one of them.
+    """Return the place of this process in a job of several nodes, or None if it is not the first rank of a node.
 
     Args:
-        values: The environment; this process's own when left out.
+        values: The environment. By default that of this process.
     """
     values = os.environ if values is None else values
     _, rank, local = position(values)
@@ -62,11 +63,11 @@ def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
 
 
 class TorchStoreRows:
-    """Writes this node's rows to the job's store, and on its first node reads those of the others.
+    """An exchange of rows through the job's store. Each node writes its rows, and the first node reads the rows of the others.
 
     Args:
-        place: Where this process stands.
-        take: Gives this node's row, its names below ``/``, since it was called last.
+        place: The place of this process in the job.
+        take: Returns this node's row since its last call, with names that begin with ``/``.
         interval: Seconds between two rows.
     """
 
@@ -74,7 +75,7 @@ class TorchStoreRows:
         self._node, self._nodes, self._address, self._port = place
         self._take = take
         self._interval = interval
-        self._heard: dict[int, tuple[int, str, Mapping[str, float], float]] = {}  # by node: number, name, the latest row, when it came
+        self._heard: dict[int, tuple[int, str, Mapping[str, float], float]] = {}  # by node: number, name, row, time of arrival
         self._begin()
 
     def _begin(self) -> None:
@@ -83,35 +84,38 @@ class TorchStoreRows:
         self._thread = OnDemandThread("accelmetrics-store", bool, self._run)
 
     def start(self) -> None:
-        """Begin, in the background."""
-        if self._pid != os.getpid():  # the thread stayed behind
+        """Start in the background."""
+        if self._pid != os.getpid():  # after a fork, the child has no thread
             self._begin()
         self._ended.clear()
         self._thread.start()
 
     def end(self) -> None:
-        """Exchange nothing more. Does not wait."""
+        """Stop the exchange, without waiting."""
         self._ended.set()
 
     def join(self, until: float) -> None:
-        """Wait for the thread until a moment of ``time.monotonic``; longer for no call into the store."""
+        """Wait for the end of the thread, at most until a time of ``time.monotonic``, even if a call into the store hangs."""
         while self._thread.alive and time.monotonic() < until:
             time.sleep(0.01)
 
     def rows(self) -> dict[str, float]:
-        """Return the latest rows of the other nodes, flat: ``node-1/gpu.0.powerWatts``. A node that is lost has none. Never waits."""
+        """Return the latest rows of the other nodes as a flat dictionary: ``node-1/gpu.0.powerWatts``. Never waits.
+
+        A lost node has no values.
+        """
         oldest = time.monotonic() - max(LOST, LOST_INTERVALS * self._interval)
         found: dict[str, float] = {}
         names = {hostname()}
         for node, (_, said, row, at) in sorted(self._heard.copy().items()):
-            name = f"{said}-{node}" if said in names else said
+            name = f"{said}-{node}" if said in names else said  # nodes may have the same host name, in containers for example
             names.add(name)
             if at >= oldest:
                 found.update((f"{name}/{key}", value) for key, value in row.items())
         return found
 
     def _run(self) -> None:
-        """Exchange rows until the end, or until the store has ended."""
+        """Exchange rows until ``end`` is called or the store has ended."""
         store: Any = None
         failures = number = 0
         while not self._ended.wait(self._interval) and failures < MOST_FAILURES:
@@ -126,7 +130,7 @@ class TorchStoreRows:
                 store = None
 
     def _connect(self) -> Any:
-        """Return a client of the job's store; None while the program has not made one."""
+        """Return a client of the job's store, or None while the program has not created the store."""
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         made = getattr(distributed, "is_initialized", None)
         if distributed is None or made is None or not (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or made()):
@@ -141,13 +145,17 @@ class TorchStoreRows:
         for node in range(1, self._nodes) if self._node == 0 else ():
             key = f"node/{node}"
             if store.check([key]):
-                said = guarded(_parsed, store.get(key)).value  # of another release, it may be anything
+                said = guarded(_parsed, store.get(key)).value  # another release may have written anything
                 if said is not None and (node not in self._heard or said[0] != self._heard[node][0]):
                     self._heard[node] = (*said, time.monotonic())
 
 
 def _parsed(text: bytes) -> tuple[int, str, Mapping[str, float]]:
-    """Return the number, the name and the row that another node has written."""
+    """Return the number, name and row in a text of another node.
+
+    Raises:
+        ValueError: The text is too long.
+    """
     if len(text) > LONGEST_ROW:
         raise ValueError("the row is too long")
     said = json.loads(text)

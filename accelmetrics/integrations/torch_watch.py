@@ -1,7 +1,7 @@
-"""A model of PyTorch in numbers, for :meth:`TrainingRun.watch`: norms of its gradients and weights, and what its modules put out.
+"""Measurements of a PyTorch model for :meth:`TrainingRun.watch`: norms of gradients and weights, and statistics of module outputs.
 
-PyTorch computes everything where the tensors are, on the stream that the program uses. No device is waited for: the monitor converts each
-number on a thread of its own once the device has computed it. Between two steps that are measured the model has no hook.
+PyTorch computes all numbers on the device of the tensors, in the program's stream. The program never waits for the device: the monitor
+converts each number on another thread once the device has computed it. Between two measured steps the model has no hooks.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.schemas.errors import InvalidOptionError
 
 MOST_MODULES = 256
+"""Modules that are measured at most. Each adds several numbers to a measured step."""
 
 
 class ModelWatch:
-    """Measures every so many steps of the model's optimizer, until it is removed or the model has gone.
+    """A measurement every few steps of the model's optimizer, until it is removed or the model is deleted.
 
-    A step is measured right before the optimizer takes it: gradients are complete then, across ranks and micro-batches, and clipped where
-    the program clips them. Activations are those of the step's first micro-batch.
+    A step is measured right before the optimizer's step. Then gradients are complete, across ranks and micro-batches, and clipped if the
+    program clips them. Activations are from the first micro-batch of the step.
 
     Args:
-        model: The module whose parameters are trained.
-        every: Steps of the optimizer from one that is measured to the next; the first is measured.
-        modules: Patterns of names of modules; of modules within each other the outer one is taken.
-        prefix: What names begin with.
-        tell: Called with a mark of what went wrong and words for it, each time.
+        model: The trained module.
+        every: Optimizer steps between two measurements. The first step is measured.
+        modules: Patterns for names of modules. Of nested modules, the outer one is measured.
+        prefix: The prefix of the names.
+        tell: Called for each problem, with an identifier of the problem and a message.
 
     Raises:
-        InvalidOptionError: What is given is no module, or no whole number of steps.
+        InvalidOptionError: ``model`` is no module, or ``every`` is no whole number of steps.
     """
 
     def __init__(self, model: Any, every: int, modules: Iterable[str], prefix: str, tell: Callable[[object, str], object]) -> None:
@@ -60,7 +61,7 @@ class ModelWatch:
         self._step_hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self) -> dict[str, Any]:
-        """Return what was measured since the last call, mostly nothing: tensors of one element, by the names that are logged."""
+        """Return the numbers measured since the last call as tensors of one element, by name. Empty after most steps."""
         found, self._ready = self._ready, {}
         return found
 
@@ -89,7 +90,8 @@ class ModelWatch:
         if measured:
             self._look_no_more()
             found, self._activations = self._activations, {}
-            scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer removes that of a GradScaler itself
+            # A fused optimizer divides by the factor of a GradScaler itself, so gradients are still scaled here.
+            scale = getattr(optimizer, "grad_scale", None)
             with torch.no_grad():
                 self._ready = {**self._norms(model, scale), **found}
         if self._steps % self._every == 0:
@@ -97,6 +99,7 @@ class ModelWatch:
 
     def _norms(self, model: Any, scale: Any) -> dict[str, Any]:
         """Return norms of the gradients and weights of the model and of its modules."""
+        # The norm of a module is the norm of its parameters' norms, so each parameter is read once.
         norms: dict[int, tuple[Any, Any]] = {}
         for parameter in model.parameters():
             weight, gradient = _norm(parameter), None if parameter.grad is None else _norm(parameter.grad)
@@ -143,7 +146,7 @@ class ModelWatch:
             self._activations.update({self._name(f"activation_{kind}", name): one for kind, one in zip(kinds, measured, strict=True)})
 
         def hook(module: Any, arguments: object, output: object) -> None:
-            # The first that is trained on: not an evaluation, nor a pass that is repeated to save memory.
+            # Only the first training pass counts: no evaluation, and no pass repeated by activation checkpointing.
             if first in self._activations or not module.training or not torch.is_grad_enabled() or _captured():
                 return
             with torch.no_grad():
@@ -158,9 +161,9 @@ class ModelWatch:
 
 
 def _outermost(model: Any, patterns: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the modules whose names match, with weak references; none that is within another one of them."""
+    """Yield names of matching modules, with weak references. A module inside another matching one is left out."""
     last = None
-    for name, module in model.named_modules():  # a module before those within it
+    for name, module in model.named_modules():  # an outer module comes before its inner ones
         if last is not None and name.startswith(f"{last}."):
             continue
         if name and any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -169,10 +172,10 @@ def _outermost(model: Any, patterns: list[str]) -> Iterator[tuple[str, Callable[
 
 
 def _norm(tensor: Any) -> Any:
-    """Return the norm of a tensor as a tensor; None where this process does not have all of it."""
+    """Return the norm of a tensor as a tensor. None if this process does not hold all of its values."""
     tensor = tensor.detach()
     placements = getattr(tensor, "placements", None)
-    if placements is not None:  # a DTensor: the norm of one that is spread over ranks is a collective
+    if placements is not None:  # a DTensor. For a sharded one, the norm would need a collective call of all ranks.
         if not all(placement.is_replicate() for placement in placements):
             return None
         tensor = tensor.to_local()
@@ -182,7 +185,7 @@ def _norm(tensor: Any) -> Any:
 
 
 def _first_tensor(output: Any) -> Any:
-    """Return the first floating tensor of what a module puts out: attention gives its weights beside its output."""
+    """Return the first floating-point tensor in a module's output. Attention, for example, returns its output and then its weights."""
     if isinstance(output, torch.Tensor):
         values = output.detach()
         return values if values.is_floating_point() and values.device.type != "meta" else None
@@ -191,5 +194,6 @@ def _first_tensor(output: Any) -> Any:
 
 
 def _captured() -> bool:
-    """Return whether a CUDA graph is being captured: what is computed now would be computed at each replay."""
+    """Return whether a CUDA graph is being captured."""
+    # A measurement during the capture would become part of the graph and run at each replay.
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

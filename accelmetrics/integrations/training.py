@@ -1,4 +1,4 @@
-"""A training run: the program's steps and what its devices do meanwhile, for a trainer that logs a row every so many steps.
+"""A training run: the steps of a program and the values of its devices, for a trainer that logs a row every few steps.
 
 >>> import accelmetrics
 >>> with accelmetrics.training(exporters=["jsonl:run.jsonl"]) as run:       # doctest: +SKIP
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTENTION = ("*attn*", "*attention*")
-"""Modules that libraries of models name so."""
+"""Usual names of attention modules in model libraries."""
 BRIEF = "brief"
-"""Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
+"""Utilisation, share of memory, power, temperature and energy of each device; throughput and work per joule of the job."""
 BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
 BRIEF_SELECTION = MetricSelection([*chain(*BRIEF_NAMES), COUNTER])
 READINGS = "readings"
-"""The name in a row that says how many readings it is made of."""
+"""The name in a row for the number of its readings."""
 STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
 DEFAULT_PREFIX = "system/"
+# Bound for keys and statistics of a row: an iterable from the program may be endless.
 MOST_ASKED = 1000
-"""Keys and statistics that are looked at: what a program hands over may have no end."""
 MOST_TOLD = 10
 """Names of unknown arguments in a message."""
 
+# Characters that trackers do not accept in a name.
 _REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
-"""What trackers do not take in a name."""
 
 
 RowChoice = Callable[[MetricChoice, Iterable[str]], tuple[MetricSelection, Sequence[str]]]
 
 
 def row_choice(tell: Callable[[object, str], object]) -> RowChoice:
-    """Return what reads what a row is asked for. What cannot be used is told, and replaced by the default.
+    """Return a function that checks the keys and statistics of a row. Invalid ones are reported and replaced by defaults.
 
     Args:
-        tell: Called with a mark of what is wrong and with words for it, each time.
+        tell: Called for each problem, with an identifier of the problem and a message.
     """
     selections: dict[object, MetricSelection] = {BRIEF: BRIEF_SELECTION}
 
@@ -98,7 +98,7 @@ def row_choice(tell: Callable[[object, str], object]) -> RowChoice:
 
 
 def tell_unused(tell: Callable[[object, str], object], unused: Sequence[object], unknown: Mapping[str, object]) -> None:
-    """Tell that a row was asked for with arguments that it does not take."""
+    """Report arguments that ``row`` does not accept."""
     if unused or unknown:
         names = ", ".join(islice(unknown, MOST_TOLD))
         tell("arguments", f"row takes prefix, keys and stats: {len(unused) + len(unknown)} more are left out{names and f': {names}'}")
@@ -107,18 +107,20 @@ def tell_unused(tell: Callable[[object, str], object], unused: Sequence[object],
 def measured(
     taken: WindowAggregator, devices: Iterable[str], last: Mapping[str, float], selection: MetricSelection, stats: Sequence[str]
 ) -> dict[str, float]:
-    """Return the statistics of what was read, of what was not read anew the last reading, energy, and the number of readings.
+    """Return the statistics of the readings, the energy of each device, and the number of readings.
+
+    A metric without a new reading has its last value.
 
     Args:
         taken: The readings.
-        devices: The devices' keys.
+        devices: Keys of the devices.
         last: The last reading.
-        selection: What is wanted.
-        stats: Which statistics.
+        selection: The wanted metrics.
+        stats: The wanted statistics.
     """
     read = taken.metrics
     keys: Iterable[str] = filter(selection.wants, {**last, **read})
-    if selection is BRIEF_SELECTION:  # of each device the first of each measure's names that it has
+    if selection is BRIEF_SELECTION:  # a measure has several names. A device's first known name counts.
         known = read.keys() | last.keys()
         named = ([f"{device}.{name}" for name in names] for device in devices for names in BRIEF_NAMES)
         keys = [key for alike in named for key in [next((one for one in alike if one in known), "")] if key]
@@ -141,34 +143,35 @@ def measured(
 
 @lru_cache(maxsize=16384)
 def _only_rises(key: str) -> bool:
-    """Return whether a metric is a counter, so that its mean says nothing."""
+    """Return whether a metric is a counter. The mean of a counter has no meaning, so a row has its last value."""
     row = match(key)
     return row is not None and row.kind == "counter"
 
 
 def headed(prefix: str) -> str:
-    """Return what names begin with: one without a slash gets one, since trackers group by it."""
+    """Return the prefix of a row's names, with a slash added if it has none."""
+    # Trackers group names by the part before the slash.
     return prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
 
 
 def named(found: Mapping[str, float], head: str) -> dict[str, float]:
-    """Return numbers under names that trackers take."""
+    """Return the numbers under names with the prefix, in characters that trackers accept."""
     return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
 
 
 class TrainingRun:
-    """One training run in one process; made by :func:`accelmetrics.training`.
+    """A training run in this process, made by :func:`accelmetrics.training`.
 
-    It never raises into the program: what goes wrong is logged once, under the logger ``accelmetrics``.
+    Its methods never raise into the program. An error is logged once on the logger ``accelmetrics``.
 
     Args:
-        monitor: The monitor below, started or not.
+        monitor: The monitor behind it, started or not.
 
     Attributes:
-        monitor: The monitor below: its windows, history, status and ``subscribe``.
-        rank: The rank of this process among all of the job, as its launcher says; None without one.
-        local_rank: Its rank among those of this machine; None where its launcher does not say.
-        world_size: How many processes the job has; 1 where its launcher does not say.
+        monitor: The monitor behind it, for windows, history, status and ``subscribe``.
+        rank: The rank of this process in the job, from its launcher. None without a launcher.
+        local_rank: Its rank on this machine. None if the launcher does not set it.
+        world_size: Number of processes of the job. 1 if the launcher does not set it.
         node: The machine's name.
     """
 
@@ -180,7 +183,7 @@ class TrainingRun:
         self.world_size = numbers.get("world_size") or 1
         self.node = found["hostname"]
         self._window = monitor.tumbling_window()
-        self._begun_in = 0  # the process: windows of a parent get no readings in its child
+        self._begun_in = 0  # process id. After a fork, the parent's window gets no readings in the child.
         self._worked: Totals = {}
         self._tell = WarnOnce("training: ")
         self._choice = row_choice(self._tell)
@@ -189,12 +192,12 @@ class TrainingRun:
         self._watched: list[ModelWatch] = []
 
     def start(self) -> TrainingRun:
-        """Begin to read, in the background. Starting twice changes nothing; a run that was closed goes on."""
+        """Start to read in the background. A second start has no effect. A closed run continues."""
         self._contain("start", self._start)
         return self
 
     def close(self) -> None:
-        """Take one last reading, deliver what was logged, and end: seconds at most. Closing twice changes nothing."""
+        """Take a last reading, deliver logged records and stop, within seconds. A second close has no effect."""
         until = time.monotonic() + CLOSING
         for watched in self._watched:
             self._contain("close", watched.remove)
@@ -202,7 +205,8 @@ class TrainingRun:
         if self._other_nodes is not None:
             self._contain("close", self._other_nodes.end)
         self._contain("close", self.monitor.stop)
-        if self._other_nodes is not None:  # it has ended beside the stop, unless a call into the store hangs
+        # Its thread was told to end before the monitor stopped, so it has ended by now, unless a call into the store hangs.
+        if self._other_nodes is not None:
             self._contain("close", self._other_nodes.join, until)
 
     def __enter__(self) -> TrainingRun:
@@ -212,13 +216,13 @@ class TrainingRun:
         self.close()
 
     def step(self, step: Any = None, /, *unused: object, **values: Any) -> None:
-        """Log numbers of a step, from any rank. Never waits, and never synchronises a device.
+        """Log the numbers of a step, from any rank. It never waits, and never synchronises a device.
 
         Args:
-            step: The trainer's own step.
-            unused: Nothing; told once where there is something.
-            values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are those of this
-                step in this process: throughput and work per joule follow from them. None is left out.
+            step: The trainer's step number.
+            unused: Not used. Further positional arguments are reported once.
+            values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are counts of this step
+                in this process. Throughput and work per joule are computed from them. A value of None is left out.
         """
         for watched in self._watched:
             values = {**values, **watched.take()}
@@ -227,17 +231,17 @@ class TrainingRun:
             self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
 
     def watch(self, model: Any, every: int = 100, modules: str | Iterable[str] = ATTENTION, prefix: str = "watch") -> None:
-        """Measure a model of PyTorch every so many steps of its optimizer, until the run is closed. Never synchronises a device.
+        """Measure a PyTorch model every ``every`` steps of its optimizer, until the run is closed. It never synchronises a device.
 
-        The next :meth:`step` logs it: ``watch/grad_norm`` and ``watch/weight_norm`` of the model, and of each module
+        The next :meth:`step` logs the values: ``watch/grad_norm`` and ``watch/weight_norm`` of the model, and for each module
         ``watch/grad_norm/<module>``, ``watch/weight_norm/<module>``, ``watch/activation_mean/<module>``, ``watch/activation_std/<module>``,
-        ``watch/activation_zeros/<module>`` (the share of zeros of its output, 0 to 1).
+        ``watch/activation_zeros/<module>`` (the share of zeros in its output, 0 to 1).
 
         Args:
-            model: The module; after it was wrapped for several devices, if it is.
-            every: Steps of the optimizer from one that is measured to the next; the first is measured.
-            modules: Patterns of names of modules, attention when left out: ``"*mlp*"``. Of modules within each other the outer one.
-            prefix: What names begin with.
+            model: The module, after it was wrapped for several devices if it is.
+            every: Optimizer steps between two measurements. The first step is measured.
+            modules: Patterns for names of modules: ``"*mlp*"``. By default attention modules. Of nested modules, the outer one counts.
+            prefix: The prefix of the names.
         """
         self._contain("watch", self._watch, model, every, modules, prefix)
 
@@ -249,37 +253,38 @@ class TrainingRun:
     def row(
         self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object
     ) -> dict[str, float]:
-        """Return what the devices did since the last row, flat, for the trainer's own logger. Never waits, also while a driver hangs.
+        """Return the devices' values since the last row as a flat dictionary for the trainer's logger.
 
-        Each reading is part of one row, however often rows are asked for. A reading stands for the time since the one before.
+        It never waits, also while a driver hangs. Each reading is part of one row only, and counts for the time since the previous one.
 
-        - A metric has its mean under its key: ``system/gpu.0.powerWatts``; other statistics with their name behind it:
+        - A metric's mean has the metric's key: ``system/gpu.0.powerWatts``. Other statistics have their name behind it:
           ``system/gpu.0.powerWatts.max``.
-        - ``system/gpu.0.energyJoules`` is the energy since the last row. Other counters stand as they are.
-        - ``system/tokens_per_second`` is that of all ranks that this monitor hears, ``system/tokens_per_joule`` over the energy of all
-          its devices; ``samples`` likewise. They are of the steps whose readings are there: the latest may follow in the next row.
-        - ``system/readings`` is the number of readings since the last row. Where it is 0 there was none: metrics have their last
-          reading again, energy is left out. Before the first reading it stands alone.
-        - In a torch job of several machines the first rank has the latest brief row of each other machine too, under its name:
-          ``system/node-1/gpu.0.powerWatts``, for as long as that says something.
-        - What no device says has no name here. A metric whose source has not been read anew has its last reading.
+        - ``system/gpu.0.energyJoules`` is the energy since the last row. Other counters have their last value.
+        - ``system/tokens_per_second`` is the throughput of all ranks whose steps this monitor receives. ``system/tokens_per_joule`` relates
+          it to the energy of all its devices. The same holds for ``samples``. Only steps that already have readings count, so the latest
+          steps may count in the next row.
+        - ``system/readings`` is the number of readings since the last row. If it is 0, metrics have their last value again, and energy is
+          left out. Before the first reading it is the only name.
+        - In a torch job on several machines, the first rank also has the latest brief row of each other machine, under the machine's name:
+          ``system/node-1/gpu.0.powerWatts``. A machine that reports nothing for a while is left out.
+        - A metric that no device reports is absent. A metric without a new reading has its last value.
 
         Args:
-            prefix: What names begin with. One without a slash gets one behind it: trackers group by it.
-            keys: ``"brief"``: of each device utilisation, share of memory, power, temperature, energy; of the job throughput and work
-                per joule. Else a selection of metrics, as ``Monitor(metrics=)`` takes it; throughput and work per joule are there too.
-            stats: Which statistics: of ``mean``, ``min``, ``max``, ``last``, ``p50``, ``p95``, ``p99``.
-            unused: Nothing; told once where there is something, like the next.
-            unknown: Nothing.
+            prefix: The prefix of the names. A slash is added if it has none, because trackers group names by it.
+            keys: ``"brief"`` for utilisation, share of memory, power, temperature and energy of each device, and throughput and work per
+                joule of the job. Or a selection of metrics, as for ``Monitor(metrics=)``, with the same numbers of the job.
+            stats: The statistics, from ``mean``, ``min``, ``max``, ``last``, ``p50``, ``p95``, ``p99``.
+            unused: Not used. Further arguments are reported once.
+            unknown: Not used.
 
         Returns:
-            Finite numbers by name. Names have letters, digits and ``/ _ . - :`` and spaces alone; anything else becomes ``_``.
+            Finite numbers by name. Names have only letters, digits, spaces and ``/ _ . - :``. Any other character becomes ``_``.
         """
         tell_unused(self._tell, unused, unknown)
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
     def findings(self) -> Findings:
-        """Return what rules have found: what lasts, by iterating, what was over last, and what they could not judge. Never waits."""
+        """Return the findings of the rules: current ones, ended ones, and rules that could not be evaluated. Never waits."""
         found = self._contain("findings", lambda: self.monitor.findings)
         return NO_FINDINGS if found is None else found
 
@@ -299,10 +304,12 @@ class TrainingRun:
             self._other_nodes.start()
 
     def hear_other_nodes(self) -> None:
-        """Have rows of the job's other nodes too, where it is a torch job of several; before it is started."""
+        """Add rows of the job's other nodes, in a torch job on several nodes. Call it before ``start``."""
         place = node_place()
         if place is not None:
-            self._for_others = own = TrainingRun(self.monitor)  # its rows are apart from the program's
+            # A second run on the same monitor, because each reading is part of one row only. Rows for other nodes must not use up the
+            # readings of the program's rows.
+            self._for_others = own = TrainingRun(self.monitor)
             self._other_nodes = TorchStoreRows(place, lambda: own.row("/"), self.monitor.interval)
 
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
@@ -320,7 +327,7 @@ class TrainingRun:
         return named(found, head)
 
     def _contain(self, what: str, call: Callable[..., T], /, *arguments: object, **options: object) -> T | None:
-        """Call our own code in the program's stead: whatever goes wrong there is told once and stays there."""
+        """Call our code on the program's thread. An error is logged once and does not reach the program."""
         outcome = guarded(call, *arguments, **options)
         if outcome.failure is not None:
             self._tell((what, kind_of(outcome.error)), f"{what} failed: {outcome.failure.detail}")
@@ -336,27 +343,27 @@ def training(
     rules: RuleChoice = DEFAULT,
     **options: Any,
 ) -> TrainingRun:
-    """Make a training run: a context manager over one monitor of the devices that the job sees on this machine.
+    """Return a training run: a context manager over a monitor of the devices that the job sees on this machine.
 
     Args:
         interval: Seconds between two readings.
-        exporters: Where readings and steps go, as for :class:`~accelmetrics.Monitor`; none are needed for rows.
-        share: ``"node"``: the ranks of this machine share one reading, and hear of each other's steps. None: each reads for itself.
-        labels: Travel with every record.
-        rules: What the run is judged by, as for :class:`~accelmetrics.Monitor`.
-        options: What else ``Monitor`` takes. ``visible`` is true unless given: the job's devices are those that its processes see.
+        exporters: Destinations of readings and steps, as for :class:`~accelmetrics.Monitor`. Rows need none.
+        share: ``"node"`` if the ranks of this machine share one reading and see each other's steps. None if each rank reads for itself.
+        labels: Labels of every record.
+        rules: Rules for findings, as for :class:`~accelmetrics.Monitor`.
+        options: Other options of ``Monitor``. By default ``visible`` is true: the job's devices are the ones that its processes see.
 
     Raises:
-        InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, an exporter or a metric that does not exist.
+        InvalidOptionError: An option is invalid.
+        UnknownNameError: A backend, an exporter or a metric does not exist.
         MissingDependencyError: An exporter needs a package that is not installed.
     """
     options.setdefault("visible", True)
     why = cannot_share() if share is not None else ""
-    if why:  # the default cannot act: no warning for what the user did not ask for
+    if why:  # no warning, because sharing is the default and the user need not have asked for it
         guarded(log.warning, "training: readings are not shared with other processes: %s", why)
     run = TrainingRun(Monitor(interval, exporters, share=None if why else share, labels=labels, rules=rules, **options))
-    if share is not None and not are_green():  # a call into the job's store would hold up the program
+    if share is not None and not are_green():  # with green threads, a call into the job's store would block the whole program
         run.hear_other_nodes()
     return run
 
@@ -367,7 +374,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def contained(event: F) -> F:
-    """Decorate a callback's method that a framework calls: what goes wrong there is told once, and is not the framework's."""
+    """Decorate a method that a framework calls, so that an error in it is logged once and does not reach the framework."""
 
     @functools.wraps(event)
     def call(self: Any, /, *arguments: object, **options: object) -> None:
@@ -377,20 +384,18 @@ def contained(event: F) -> F:
 
 
 class RunHook:
-    """Begins a training run with the framework's, or uses the one that it was given, and gives its rows.
-
-    A callback has one and calls it from the framework's events. Frameworks copy and pickle callbacks: what is running stays behind.
+    """The training run behind a framework's callback, which calls it from the framework's events.
 
     Args:
-        run: A run that the program made, which begins and ends it; one of its own when left out.
-        prefix: What names of a row begin with, as for :meth:`TrainingRun.row`, like the next two.
+        run: A run of the program, which also starts and ends it. By default, the hook makes a run and starts and ends it itself.
+        prefix: The prefix of a row's names, as for :meth:`TrainingRun.row`.
         keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of its own run, as for :func:`accelmetrics.training`.
+        stats: The statistics of a row.
+        options: Options of the hook's run, as for :func:`accelmetrics.training`.
 
     Raises:
-        TypeError: Options beside a run, which has its own.
-        InvalidOptionError: An option that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+        TypeError: Options were given together with a run, which has its own options.
+        InvalidOptionError: An option is invalid. Other errors are those of :func:`accelmetrics.training`.
     """
 
     def __init__(
@@ -406,18 +411,19 @@ class RunHook:
             raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
         self._given, self._options = run, options
         self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
-        self._own = training(**options) if run is None else None  # what cannot be used is told here
+        self._own = training(**options) if run is None else None  # made now, so that an invalid option raises here
         self._closing: weakref.finalize[..., object] | None = None
 
+    # Frameworks copy and pickle callbacks. A running monitor has threads and cannot be copied, so a copy makes its own run.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_given": None, "_own": None, "_closing": None}
 
     @property
     def run(self) -> TrainingRun:
-        """The run, whether it has begun or not."""
+        """The training run, started or not."""
         if self._given is not None:
             return self._given
-        if self._own is None:  # in a copy, which another process may have
+        if self._own is None:  # in a copy, perhaps in another process
             made = guarded(training, **self._options)
             if made.failure is not None:
                 words = "its options cannot be used where the callback was copied to, and defaults are used"
@@ -427,52 +433,56 @@ class RunHook:
         return self._own
 
     def begin(self) -> None:
-        """Begin with the framework's training, which an exception may leave without its end: then it ends with the callback."""
+        """Start the run at the start of the framework's training."""
+        # After an exception, a framework may not call the end event. Then the run closes when the callback is garbage-collected.
         run = self.run
         run.start()
         if self._given is None and (self._closing is None or not self._closing.alive):
             self._closing = weakref.finalize(self, run.close)
 
     def place(self, rank: int) -> None:
-        """Take the rank that the framework gives this process, where its launcher said none: the run is made anew, before it begins."""
+        """Set the rank from the framework, if no launcher set one. This replaces a run that has not started."""
         if self._given is None and self.run.rank is None and not self.run.monitor.running:
             self._options = {**self._options, "labels": {"rank": str(rank), **(self._options.get("labels") or {})}}
             self._own = training(**self._options)
-            if self._closing is not None:  # that of the run before, which has ended
+            if self._closing is not None:  # of the previous run, which has ended
                 self._closing.detach()
 
     def contain(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""
+        """Call a function for an event of the framework. An error is logged once and does not reach the framework."""
         self.run._contain(getattr(call, "__name__", "callback").strip("_"), call, *arguments)
 
     def note(self, step: Any, values: Mapping[str, Any]) -> None:
-        """Log the numbers of a row that a framework hands to its trackers; its texts are left out."""
-        # Of a type, which is asked for nothing: a value's own attributes may raise.
+        """Log the numbers of a row that a framework hands to its trackers. Texts and mappings are left out."""
+        # The type is checked instead of the value: isinstance() reads attributes of the value, which may raise.
         numbers = {name: value for name, value in values.items() if not issubclass(type(value), (str, Mapping))}
         numbers.pop("step", None)
         self.run.step(step, **numbers)
 
     def row(self) -> dict[str, float]:
-        """Return a row, as it was asked for."""
+        """Return a row with the prefix, keys and statistics of this hook."""
         return self.run.row(*self._row)
 
     def beside(self, values: Mapping[str, Any], row: Mapping[str, float] | None = None) -> Mapping[str, Any]:
-        """Return a framework's values with a row beside them, this run's where none is given; what is no mapping as it is."""
+        """Return a copy of a framework's values with a row added, by default a row of this run.
+
+        Values that are no mapping are returned unchanged.
+        """
         row = self.row() if row is None else row
         return self.run._contain("row", lambda: {**values, **row}) or values
 
     def end(self) -> None:
-        """End with the framework's training."""
+        """End the run at the end of the framework's training."""
         if self._given is None:
             self.run.close()
 
 
 class WithRun:
-    """A framework's callback with a training run behind it. It stands before the framework's own class.
+    """A base for framework callbacks with a training run. List it before the framework's base class.
 
     Args:
-        run: A run that the program made, as for :class:`RunHook`.
-        options: The other arguments of :class:`RunHook`: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+        run: A run of the program, as for :class:`RunHook`.
+        options: Other arguments of :class:`RunHook`: ``prefix``, ``keys``, ``stats``, and the options of :func:`accelmetrics.training`.
     """
 
     def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
@@ -481,5 +491,8 @@ class WithRun:
 
     @property
     def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor. Where Lightning starts the other processes itself, it is made anew in ``fit``."""
+        """The training run, with its findings and its monitor.
+
+        If Lightning starts the other processes itself, ``fit`` replaces the run.
+        """
         return self._hook.run

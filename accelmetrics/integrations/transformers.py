@@ -1,13 +1,12 @@
-"""Hugging Face's ``Trainer``, and trl's: what the devices did, in the rows that the trainer logs anyway.
+"""Hugging Face's ``Trainer``, and trl's: values of the devices in the rows that the trainer logs.
 
 >>> from accelmetrics.integrations.transformers import MonitorCallback
 >>> MonitorCallback(interval=1.0).attach(trainer)                            # doctest: +SKIP
 
-or, with this module imported, ``TrainingArguments(report_to=["accelmetrics", "wandb"])``: before the others, which log what stands in
-the row when it is their turn.
+or, with this module imported, ``TrainingArguments(report_to=["accelmetrics", "wandb"])``.
 
-The trainer hands one dictionary to one callback after the other. What adds to it must come first, and a callback given
-as ``callbacks=[…]`` comes behind W&B, TensorBoard and MLflow.
+The trainer hands the same dictionary to one callback after the other, and each reporter logs the values that are in it by then. So this
+callback must come first. A callback given as ``callbacks=[…]`` comes behind W&B, TensorBoard and MLflow.
 """
 
 from __future__ import annotations
@@ -24,49 +23,49 @@ from accelmetrics.integrations.training import TrainingRun, WithRun, contained
 from accelmetrics.monitor.monitor import Monitor
 
 NAME = "accelmetrics"
-"""In ``report_to``."""
+"""The name of the callback in ``report_to``."""
 LOGGED = ("loss", "grad_norm", "learning_rate", "epoch")
-"""What of a trainer's row is the program's own number of that step."""
+"""Names in a trainer's row that belong to the step."""
 EVALUATION = ("eval_", "test_")
-"""What names of an evaluation's row begin with."""
+"""Prefixes of the names in an evaluation's row."""
 SUMMARY = "train_loss"
-"""In the one row at the end of the training, which is of no step."""
+"""A name that is only in the summary at the end of the training, which belongs to no step."""
 
 
 class MonitorCallback(WithRun, TrainerCallback):
-    """Adds a row of the devices to each row of the training, and hears its steps.
+    """A callback that adds a row of the devices to each row of the training, and logs each step.
 
-    Rows have them under ``system/…``, which the trainer's reporters call ``train/system/…``. They stand for the time since the row before,
-    evaluations within it included.
+    The values are named ``system/…``, and the trainer's reporters show them as ``train/system/…``. They cover the time since the previous
+    row, including evaluations.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
-        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+        run: A training run, as for :class:`~accelmetrics.integrations.training.WithRun`.
+        options: ``prefix``, ``keys``, ``stats``, and the options of :func:`accelmetrics.training`.
     """
 
-    _reported = False  # whether `report_to` made it, which puts it where its name stands there
+    _reported = False  # whether `report_to` created it. Then its place among the reporters is the place of its name there.
 
     def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
         super().__init__(run, **options)
         self._first = False  # whether it was attached
         self._tokens = 0
-        self._step: tuple[int, dict[str, Any]] | None = None  # one that the trainer is about to log a row of, whose numbers are added
+        self._step: tuple[int, dict[str, Any]] | None = None  # a step that waits for the numbers of the trainer's row
         self._warn = WarnOnce()
 
     def attach(self, trainer: Any) -> MonitorCallback:
-        """Stand before the trainer's reporters, so that all of them log the rows.
+        """Insert the callback before the trainer's reporters, so that all of them log the rows. Return the callback.
 
         Args:
-            trainer: A ``transformers.Trainer``, or one that is built on it.
+            trainer: A ``transformers.Trainer``, or an object of a subclass.
 
         Raises:
-            TypeError: It is none.
+            TypeError: ``trainer`` is no trainer.
         """
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
         if callbacks is None:
             raise TypeError(f"attach takes a transformers.Trainer, and {type(trainer).__name__!r} is none: it has no list of callbacks")
         others = [one for one in callbacks if one is not self]
-        # Behind the one that decides which steps the trainer logs, so that a step and its row are logged as one.
+        # Behind DefaultFlowCallback, which decides whether the trainer logs this step. So the step can wait for the numbers of its row.
         place = int(bool(others) and type(others[0]).__name__ == "DefaultFlowCallback")
         callbacks[:] = [*others[:place], self, *others[place:]]
         self._first = True
@@ -74,13 +73,14 @@ class MonitorCallback(WithRun, TrainerCallback):
 
     @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
-        """Begin."""
+        """Start the training run."""
         self._tokens = state.num_input_tokens_seen
         self._hook.begin()
 
     @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
-        """Log a step, and its tokens if ``include_num_input_tokens_seen`` has them counted: of all ranks, so that only one logs them."""
+        """Log a step, with its tokens if the trainer counts them (``include_num_input_tokens_seen``)."""
+        # The trainer's count is a sum over ranks, so only rank 0 logs it.
         self._log_step()
         tokens, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
         counted = tokens if tokens > 0 and state.is_world_process_zero else None
@@ -92,7 +92,7 @@ class MonitorCallback(WithRun, TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **unused: Any
     ) -> None:
-        """Note the loss, and add what the devices did since the row before."""
+        """Log the loss, and add the devices' values since the previous row to ``logs``."""
         if logs is None or SUMMARY in logs or any(name.startswith(EVALUATION) for name in logs):
             return
         numbers = {name: logs[name] for name in LOGGED if name in logs}
@@ -105,7 +105,7 @@ class MonitorCallback(WithRun, TrainerCallback):
             row = self._rows()
             logs.update(row)
             names = [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
-            # The reporters that have logged the row before this callback saw it.
+            # Reporters before this callback have already logged the row, without our values.
             passed = names[: names.index(NAME) if NAME in names else 0] if self._reported else [name for name in names if name != NAME]
             if not passed or self._first:
                 return
@@ -116,31 +116,31 @@ class MonitorCallback(WithRun, TrainerCallback):
             )
             tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
             if tracker is not None:
-                # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.
+                # Logged as a separate row. With commit=False it would become part of the next step's row.
                 guarded(tracker.log, {**rewrite_logs(row), "train/global_step": state.global_step})
 
     @contained
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
-        """End."""
+        """End the training run."""
         self._log_step()
         self._hook.end()
 
     def _rows(self) -> dict[str, float]:
-        """Return what a row of the trainer gets."""
+        """Return the values to add to a row of the trainer."""
         return self._hook.row()
 
     def _log_step(self) -> None:
-        """Log the step that waits for its row, if one does."""
+        """Log the step that waits for its row, if there is one."""
         step, self._step = self._step, None
         if step is not None:
             self.run.step(step[0], **step[1])
 
 
 class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
-    """:class:`~accelmetrics.integrations.callbacks.GPUMonitoringCallback` where transformers is loaded: a trainer's callback too.
+    """:class:`~accelmetrics.integrations.callbacks.GPUMonitoringCallback` as a trainer's callback, if transformers is loaded.
 
-    Called by a trainer it does as :class:`MonitorCallback`, with a row every ``log_interval`` steps, which goes with what the trainer logs
-    next; called by a loop of the program's own it does what it does there.
+    In a trainer it works like :class:`MonitorCallback`, with a row every ``log_interval`` steps, which is added to the next row that the
+    trainer logs. In a loop of the program it works like its base class.
     """
 
     def __init__(self, gpu_monitor: Monitor | TrainingRun, log_interval: int = 10) -> None:
@@ -149,7 +149,7 @@ class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
 
     @contained
     def on_step_end(self, *arguments: Any, **values: Any) -> None:
-        """Log the step, of a trainer or of a loop."""
+        """Log a step of a trainer or of a loop."""
         if len(arguments) == 3 and isinstance(arguments[1], TrainerState):
             self._of_trainer.on_step_end(*arguments)
             self.count_step(arguments[1].global_step)
@@ -157,7 +157,7 @@ class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
             super().on_step_end(*arguments, **values)
 
     def on_log(self, *arguments: Any, **values: Any) -> None:
-        """Log the trainer's numbers, and add the row that is due."""
+        """Log the trainer's numbers, and add the latest row if it is new."""
         self._of_trainer.on_log(*arguments, **values)
 
     def on_train_begin(self, *arguments: Any, **values: Any) -> None:
@@ -167,14 +167,14 @@ class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
             self._of_trainer.on_train_begin(*arguments)
 
     def on_train_end(self, *arguments: Any, **values: Any) -> None:
-        """Stop the monitor, which delivers what is queued."""
+        """Stop the monitor and deliver queued records."""
         if len(arguments) == 3:
             self._of_trainer.on_train_end(*arguments)
         super().on_train_end()
 
 
 class _RowsOfInterval(MonitorCallback):
-    """Adds each row of a callback once."""
+    """A callback that adds each row of its owner once."""
 
     def __init__(self, owner: TrainerMonitoringCallback) -> None:
         super().__init__(owner.run)
@@ -186,7 +186,7 @@ class _RowsOfInterval(MonitorCallback):
 
 
 class ReportedCallback(MonitorCallback):
-    """The callback that ``report_to`` makes: it stands where its name does there."""
+    """The callback that ``report_to`` creates, at the place of its name among the reporters."""
 
     _reported = True
 

@@ -1,12 +1,12 @@
-"""verl: rows of the devices in what ``verl.utils.tracking.Tracking`` logs, without a line changed in verl.
+"""verl: rows of the devices in the values that ``verl.utils.tracking.Tracking`` logs, without a change to verl.
 
-Releases from 0.9 find this module by their entry point ``verl.plugins``, 0.6 to 0.8 by its name in ``VERL_USE_EXTERNAL_MODULES``, earlier
-ones where the program imports it, or Ray does in each worker (:func:`load`). It is switched on by the configuration::
+verl 0.9 and later finds this module by the entry point ``verl.plugins``, 0.6 to 0.8 by its name in ``VERL_USE_EXTERNAL_MODULES``. With
+earlier releases the program imports it, or Ray does in each worker (:func:`load`). The configuration enables it::
 
     python -m verl.trainer.main_ppo … +trainer.enable_gpu_monitoring=true +trainer.gpu_monitor_interval=2.0
 
-by ``accelmetrics`` among ``trainer.logger``, by keywords of ``Tracking``, or by the variable ``ACCELMETRICS_VERL``. Without one of them
-nothing is read. ``gpu_monitor_metrics`` and the variable say which names rows have: ``verl`` for those of the dialect of that name.
+So does ``accelmetrics`` in ``trainer.logger``, a keyword of ``Tracking``, or the variable ``ACCELMETRICS_VERL``. Otherwise nothing is read.
+``gpu_monitor_metrics`` and the variable select the metrics of rows. The value ``verl`` selects the names of the dialect ``verl``.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 from verl.utils.tracking import Tracking
 
-# Every verl process loads this module: the rest of the package is loaded where readings are asked for.
+# Every verl process loads this module. The rest of the package is imported only in the process that reads.
 if TYPE_CHECKING:
     from accelmetrics.integrations.training import RunHook
 
 NAME = "accelmetrics"
-"""Among the loggers."""
+"""The name in ``trainer.logger``."""
 ENABLE, INTERVAL, METRICS = "enable_gpu_monitoring", "gpu_monitor_interval", "gpu_monitor_metrics"
-"""Of the trainer's configuration, and keywords of ``Tracking``."""
+"""Names in the trainer's configuration, and keywords of ``Tracking``."""
 VARIABLE = "ACCELMETRICS_VERL"
-"""Switches it on in all processes: ``1``, or what ``gpu_monitor_metrics`` would be."""
+"""The variable that enables monitoring in all processes: ``1``, or a value for ``gpu_monitor_metrics``."""
 DIALECT = "verl"
-"""The metrics whose names are those that monitors made for verl log."""
+"""The dialect with the metric names of monitors made for verl."""
 ATTRIBUTE, FLEET, NAMES = "_accelmetrics", "_accelmetrics_fleet", "_accelmetrics_names"
 LOGGED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "lr", "perf/total_num_tokens": "tokens"}
-"""What of verl's numbers is which of a step's."""
+"""The name in a step for each number of verl."""
 
 
 _init, _log = Tracking.__init__, Tracking.log
@@ -52,14 +52,14 @@ def _begin(
     *arguments: Any,
     **options: Any,
 ) -> None:
-    """Begin with the tracking that the trainer makes, where it is asked for.
+    """Create the trainer's ``Tracking``, and start a training run if monitoring is enabled.
 
     Raises:
-        InvalidOptionError: The interval or the metrics cannot be used.
+        InvalidOptionError: The interval or the metrics are invalid.
     """
     asked = {name: options.pop(name) for name in (ENABLE, INTERVAL, METRICS) if name in options}
     trainer: Any = {}
-    with suppress(LookupError, AttributeError, TypeError, ValueError):  # of a dictionary, or OmegaConf's
+    with suppress(LookupError, AttributeError, TypeError, ValueError):  # the configuration may be a dict, of OmegaConf, or missing
         trainer = config["trainer"] if hasattr(config["trainer"], "get") else {}
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
     variable = os.environ.get(VARIABLE, "").strip()
@@ -79,7 +79,7 @@ def _begin(
     from accelmetrics.backends.guard import guarded, warn_user
     from accelmetrics.integrations.training import RunHook
 
-    # Ray may hide the devices from the actor in which this runs: it uses none itself, and the node's are the job's.
+    # This runs in an actor that uses no device, so Ray may hide all of them from it. All devices of the node belong to the job.
     hook = RunHook(visible=False, keys=_keys(metrics), **({} if interval is None else {"interval": interval}))
     _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
     setattr(self, ATTRIBUTE, hook)
@@ -92,7 +92,7 @@ def _begin(
 
 @functools.wraps(_log)
 def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any, **options: Any) -> None:
-    """Log what the devices did since the row before beside the trainer's numbers, whose dictionary stays as it is."""
+    """Log the trainer's numbers with the devices' values since the previous row. ``data`` is not changed."""
     hook: RunHook | None = getattr(self, ATTRIBUTE, None)
     if hook is not None:
         from accelmetrics.backends.guard import guarded
@@ -102,7 +102,7 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
         fleet = getattr(self, FLEET, None)
         row = None if fleet is None else fleet.row()
         if getattr(self, NAMES, False):
-            # Of this node by the dialect's names, which have no place for a node; of the others by ours.
+            # The dialect's names have no part for a node. So this node has the dialect's names, and other nodes have ours.
             row = {name: value for name, value in (row or {}).items() if name.count("/") > 1}
             row.update(guarded(_named_for_verl, hook).value or {})
         data = hook.beside(data, row)
@@ -110,10 +110,10 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
 
 
 def _keys(metrics: Any) -> Any:
-    """Return the metrics that a row is to have, the brief ones where none are named.
+    """Return the metrics of a row, by default the brief ones.
 
     Raises:
-        InvalidOptionError: They cannot be used.
+        InvalidOptionError: The metrics are invalid.
     """
     from accelmetrics.integrations.training import BRIEF
     from accelmetrics.schemas.selection import MetricSelection
@@ -121,12 +121,12 @@ def _keys(metrics: Any) -> Any:
     if metrics is None or metrics in (DIALECT, BRIEF):
         return BRIEF
     keys = metrics if isinstance(metrics, str) else [str(one) for one in metrics]
-    MetricSelection(keys)  # what cannot be used is told before verl begins
+    MetricSelection(keys)  # raises before verl starts its loggers
     return keys
 
 
 def _named_for_verl(hook: RunHook) -> dict[str, float]:
-    """Return the latest reading under the names of the dialect; nothing before the first one."""
+    """Return the latest reading with the dialect's names. Empty before the first reading."""
     from accelmetrics.dialects.registry import dialect
     from accelmetrics.schemas.record import Record
 
@@ -135,7 +135,7 @@ def _named_for_verl(hook: RunHook) -> dict[str, float]:
 
 
 def _all_nodes(self: Any, hook: RunHook) -> None:
-    """Have rows of Ray's other nodes too, where the program is connected to a cluster."""
+    """Add rows of Ray's other nodes, if the program is connected to a cluster."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         from accelmetrics.integrations.ray import Fleet
@@ -146,7 +146,8 @@ def _all_nodes(self: Any, hook: RunHook) -> None:
 
 
 def _end(self: Any, *arguments: Any, **options: Any) -> None:
-    """End with the trainer's tracking, which is also finished where it could not be made."""
+    """End the training run with the trainer's ``Tracking``."""
+    # verl also finishes a Tracking whose creation failed. It has no run.
     hook: RunHook | None = getattr(self, ATTRIBUTE, None)
     fleet = getattr(self, FLEET, None)
     if fleet is not None:
@@ -158,7 +159,7 @@ def _end(self: Any, *arguments: Any, **options: Any) -> None:
 
 
 def load() -> None:
-    """Do nothing: as ``worker_process_setup_hook`` of Ray its name has each worker import this module, which is all that it takes."""
+    """Do nothing. As Ray's ``worker_process_setup_hook``, this function makes each worker import this module."""
 
 
 if not hasattr(Tracking, "_accelmetrics_replaced"):
