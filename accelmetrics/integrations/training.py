@@ -221,8 +221,8 @@ class TrainingRun:
         Args:
             step: The trainer's step number.
             unused: Not used. Further positional arguments are reported once.
-            values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are counts of this step
-                in this process. Throughput and work per joule are computed from them. A value of None is left out.
+            values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are counts of this
+                step in this process. Throughput and work per joule are computed from them. A value of None is left out.
         """
         for watched in self._watched:
             values = {**values, **watched.take()}

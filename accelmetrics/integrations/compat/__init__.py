@@ -1,5 +1,5 @@
-"""Other libraries' faces over accelmetrics' readings, for programs that know those libraries alone.
+"""Imitations of other libraries, which answer from accelmetrics' readings, for programs that only know these libraries.
 
-``answers`` says what NVML would answer of a snapshot's devices, ``feed`` writes that for a program that is started. ``startup/`` is what
-the program itself runs; it gives NVIDIA's Python binding a library that answers from the feed.
+``feed`` computes NVML's answers for the devices of a snapshot, and writes them into a file for a started program. The program itself runs
+``startup/``, which gives NVIDIA's Python binding a library that answers from this file.
 """

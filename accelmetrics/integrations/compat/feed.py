@@ -1,8 +1,8 @@
-"""Readings for a program that knows NVIDIA's binding alone: what ``accelmetrics run --as-nvml`` starts it with, and keeps up to date.
+"""Readings in the form of NVML for a program that only knows NVIDIA's Python binding, for ``accelmetrics run --as-nvml``.
 
-The program re-reads a file when that has changed. It lies in a folder that is this user's alone. What NVML would answer of a device is one
-table, whichever vendor's it is: by function, in NVML's units, or the return code of why not. ``startup/_accelmetrics_nvml.py`` hands the
-answers to programs, in the structures that they ask with.
+The readings are in a file, which the program reads again when it has changed. Its folder is private to this user. The file has NVML's
+answers for devices of any vendor: for each function a value in NVML's units, or the return code of an error.
+``startup/_accelmetrics_nvml.py`` writes the answers into the structures of the program.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ from accelmetrics.schemas.statistics import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 STARTUP = Path(__file__).parent / "startup"
-"""What a program's Python runs first."""
+"""The folder that the program's Python has first on its path."""
 VALID_SECONDS = 10.0
-"""For which a reading is believed, at least: then the program is told that the driver does not answer."""
+"""Minimum lifetime of a reading in seconds. After that, functions return a timeout, as if the driver did not answer."""
+# The first line of a script, with options of its interpreter.
 SHEBANG = re.compile(rb"#!\s*(\S+)[ \t]+-([A-Za-z]+)[ \t]*$")
-"""The first line of a script, with options of its interpreter."""
 ASK_SECONDS = 10.0
+"""Seconds to wait for an interpreter that is asked for its version."""
 
 
 class NvmlFeed:
-    """Writes each reading as NVML would answer it; an exporter of the monitor that watches the program.
+    """An exporter that writes each reading as NVML's answers, for the program that the monitor watches.
 
     Args:
-        first: The reading that the program begins with.
+        first: The first reading for the program.
         interval: Seconds between two readings.
-        everything: Whether NVIDIA's devices are among those that the program sees.
+        everything: Whether the program also sees NVIDIA's devices.
 
     Attributes:
-        folder: Where the readings lie. It is removed by ``remove``.
-        devices: How many the program is shown at first.
+        folder: The folder of the readings. ``remove`` deletes it.
+        devices: Number of devices that the program sees at its start.
 
     Raises:
-        InvalidOptionError: There are NVIDIA devices, and the program is to see the others alone.
-        OSError: There is no place for the readings.
+        InvalidOptionError: The machine has NVIDIA devices, and ``everything`` is false.
+        OSError: The folder cannot be created or written.
     """
 
     name = "as-nvml"
@@ -66,7 +67,7 @@ class NvmlFeed:
         self.devices = len(shown(first, everything))
         self._everything = everything
         self._valid = max(VALID_SECONDS, 2 * interval + 1)
-        self._energy: dict[str, DeviceEnergy] = {}  # of devices without a counter, by their power since the first reading
+        self._energy: dict[str, DeviceEnergy] = {}  # energy of devices without a counter, from their power since the first reading
         self._counting: set[str] = set()
         binding = find_spec("pynvml")
         self._binding = "" if binding is None else binding.origin or ""
@@ -85,15 +86,14 @@ class NvmlFeed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the program is started with."""
+        """The environment variables for the program."""
         path = [str(self._startup), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(path), "ACCELMETRICS_AS_NVML": str(self.folder)}
 
     def reached(self, command: Sequence[str]) -> list[str]:
-        """Return a command as it has to be started to be reached.
-
-        Installers such as pipx write ``-E`` into the first line of scripts. What else the options there say stays as it is.
-        """
+        """Return a command so that its Python reads ``PYTHONPATH``."""
+        # pipx and other installers write -E or -I into the first line of scripts, with which Python ignores PYTHONPATH. So the interpreter
+        # is started directly, with the other options of that line.
         path = shutil.which(command[0])
         try:
             with open(path or "", "rb") as file:  # noqa: PTH123 - a path, or none
@@ -106,7 +106,7 @@ class NvmlFeed:
         if "python" not in Path(interpreter).name or not {"E", "I"} & set(options):
             return list(command)
         kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
-        if "I" in options:  # -s and, for a Python that knows it, -P are what is left of it without -E
+        if "I" in options:  # -I is -E, -s and -P. Python knows -P since 3.11.
             ask = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
             asked = guarded(subprocess.run, ask, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).value
             kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if asked is not None and asked.returncode == 0 else [])]))
@@ -114,21 +114,22 @@ class NvmlFeed:
 
     @property
     def attached(self) -> bool:
-        """Whether a binding has been given the readings."""
+        """Whether a binding in the program uses the readings."""
         return (self.folder / "attached").exists()
 
     def write(self, snapshot: Snapshot) -> None:
-        """Put a reading in the place of the one before.
+        """Replace the previous reading atomically.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         now, seen, answered = time.monotonic(), shown(snapshot, self._everything), []
         for slot in seen:
             counter, why = f"{slot.key}.{COUNTER}", snapshot.unavailable.get(f"{slot.key}.{COUNTER}")
             power, joules = snapshot.metrics.get(f"{slot.key}.{DRAW}"), None
             if counter in snapshot.metrics or (why is not None and why.reason != Reason.NOT_SUPPORTED):
-                self._counting.add(slot.key)  # or may have one: what is added up here would begin anew beside it
+                # The device has a counter, or its value is missing only now. A sum of our own would begin at zero.
+                self._counting.add(slot.key)
             if slot.key not in self._counting and (power is not None or slot.key in self._energy):
                 energy = self._energy.setdefault(slot.key, DeviceEnergy(now, waits=False))
                 energy.add(now, inf, True, None, power)
@@ -149,24 +150,24 @@ class NvmlFeed:
         draft.replace(self.folder / "reading.json")
 
     def open(self) -> None:
-        """Do nothing: the folder is there."""
+        """Do nothing, since the folder exists already."""
 
     def export(self, record: Record) -> None:
         """Write a record's reading."""
         self.write(record.snapshot)
 
     def flush(self) -> None:
-        """Do nothing: each reading is written at once."""
+        """Do nothing, since each reading is written at once."""
 
     def close(self) -> None:
-        """Do nothing: the folder is removed when the program has ended."""
+        """Do nothing. ``remove`` deletes the folder when the program has ended."""
 
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# What NVML would answer
+# NVML's answers
 
 NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 3, 4, 999
 CODES: Mapping[str, int] = {
@@ -181,7 +182,7 @@ CODES: Mapping[str, int] = {
     Reason.DEVICE_LOST: 15,
     Reason.RESET_REQUIRED: 16,
 }
-"""NVML's return codes by the reason for which a value is missing; that of an unknown error for the others."""
+"""NVML's return code for each reason of a missing value. Other reasons have ``UNKNOWN``."""
 UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 PCI_ADDRESS = re.compile(r"[0-9a-f]*:?[0-9a-f]+:[0-9a-f]+\.[0-9a-f]", re.IGNORECASE)
 
@@ -227,12 +228,11 @@ ANSWERS: tuple[tuple[str, tuple[str, ...], float], ...] = (
         for counter, suffix in enumerate(("", "Aggregate"))
     ),
 )
-"""Numbers of a device: the function, with the numbers that it is asked with behind it; the metrics of which the first that there is counts;
-and what that is multiplied by."""
+"""Numbers of a device: the function followed by its numeric arguments, the metrics, and a factor. The first metric with a value counts."""
 FIELDS = {83: "nvmlDeviceGetTotalEnergyConsumption", 185: "nvmlDeviceGetPowerUsage", 186: "nvmlDeviceGetPowerUsage"}
-"""By a field's number, the function that gives the same."""
+"""The function that returns the same number as a field, by field id."""
 WIDE_FIELDS = (83,)
-"""Fields whose values are numbers of 64 bits."""
+"""Ids of fields with values of 64 bits."""
 CLOCK_REASONS = {
     "gpuIdle": 0x1,
     "applicationsClocksSetting": 0x2,
@@ -243,33 +243,34 @@ CLOCK_REASONS = {
     "hwThermalSlowdown": 0x40,
     "hwPowerBrakeSlowdown": 0x80,
     "displayClockSetting": 0x100,
-    "currentLimit": 0x8,  # NVML says "hardware slowdown" where too much is drawn
+    "currentLimit": 0x8,  # NVML reports too high a current as hardware slowdown
 }
-"""By reason of ``throttle.…``, NVML's bit."""
+"""NVML's bit for each reason of ``throttle.…``."""
+# Some programs fail without these answers. Mode 0: any number of processes may compute on a device.
 CONSTANTS = {"nvmlDeviceGetComputeMode": 0, "nvmlDeviceGetArchitecture": UNKNOWN_ARCHITECTURE}
-"""Any number of processes may compute on a device; none has an architecture of NVIDIA's. Programs give up without these."""
 
 
 def shown(snapshot: Snapshot, everything: bool = False) -> list[DeviceSlot]:
-    """List the devices that programs see, in their order: whole ones, NVIDIA's only where ``everything`` is wanted, and then first."""
+    """Return the devices that programs see, in order: no partitions, and NVIDIA's devices first, but only with ``everything``."""
     whole = [slot for slot in snapshot.identities if not slot.identity.parent and (everything or slot.identity.vendor != "nvidia")]
     return sorted(whole, key=lambda slot: slot.identity.vendor != "nvidia")
 
 
 def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | None = None) -> dict[str, Any]:
-    """Return what a device answers: ``values`` by function, and ``errors`` where there is none.
+    """Return the answers of a device: ``values`` by function, and ``errors`` for functions without a value.
 
     Args:
         snapshot: The reading.
         slot: The device.
-        integrated_joules: What it used by its power since the program began; for a device that has no counter.
+        integrated_joules: Its energy since the start of the program, computed from its power. For a device without a counter.
     """
     key, identity, metrics = slot.key, slot.identity, snapshot.metrics
     values: dict[str, Any] = {}
     errors: dict[str, int] = {}
 
     def give(name: str, value: Any, lacks: Iterable[str]) -> None:
-        """Answer with a value; where there is none, with why: the first reason that is not merely that the device has none of these."""
+        """Set the answer: the value, or an error code if it is None."""
+        # The code of the first metric that is missing for another reason than "not supported", which says more.
         if value is not None:
             values[name] = value
             return
@@ -301,12 +302,13 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
     listed = snapshot.processes.get(key)
     if listed is None:
         code = _code_of(snapshot.unlisted.get(key))
-        errors["processes"] = NOT_SUPPORTED if code == NO_PERMISSION else code  # programs go on without what is not supported
+        # Programs continue after "not supported", but not after "insufficient permissions".
+        errors["processes"] = NOT_SUPPORTED if code == NO_PERMISSION else code
     else:
         values["processes"] = [
             {
                 "pid": process.pid,
-                "kinds": (process.type or "compute").split("+"),  # one whose kind is not known computes
+                "kinds": (process.type or "compute").split("+"),  # a process of unknown type counts as computing
                 "bytes": process.memory_bytes,
                 "utilization": None if process.utilization is None else round(process.utilization),
                 "memory_utilization": None if process.memory_utilization is None else round(process.memory_utilization),
@@ -314,13 +316,13 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
             for process in listed
         ]
     if not {"nvmlDeviceGetPcieThroughput:0", "nvmlDeviceGetPcieThroughput:1"} <= values.keys():
-        # Panels that find a generation ask for the throughput, and break where there is none.
+        # Panels that find a link generation also ask for the throughput, and fail if there is none. So without throughput there is none.
         values.pop("nvmlDeviceGetMaxPcieLinkGeneration", None)
         errors["nvmlDeviceGetMaxPcieLinkGeneration"] = NOT_SUPPORTED
     for field, function in FIELDS.items():
         kept: dict[str, Any] = values if function in values else errors
         kept[f"field:{field}"] = kept[function]
-    facts = {  # where they are known. Programs tell devices apart by the UUID, so each has one.
+    facts = {  # only known ones. The UUID is always set, because programs identify devices by it.
         "nvmlDeviceGetName": identity.name or identity.vendor,
         "nvmlDeviceGetUUID": slot.unique_id,
         "nvmlDeviceGetSerial": identity.serial,

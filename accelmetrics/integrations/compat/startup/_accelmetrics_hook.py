@@ -1,8 +1,8 @@
-"""Gives NVIDIA's Python bindings, when a program imports one, a library that answers from accelmetrics' readings.
+"""An import hook that gives NVIDIA's Python bindings a library that answers from accelmetrics' readings.
 
-Works in the program's own process, which may be of an older Python (3.6 and later) and has no accelmetrics. The binding itself stays the
-program's: its constants, structures and exceptions are what the program compares with. Bindings are known by their modules' names. Copies
-that decide where work runs (Ray's, vLLM's) are none of them: those must count CUDA's devices and no others.
+It runs in the program's process, whose Python may be older (3.6 and later) and has no accelmetrics. The program keeps its binding,
+because it compares with the binding's constants, structures and exceptions. Bindings are recognised by the names of their modules. Copies
+of the binding that decide where work runs (in Ray and vLLM) are left alone, because they must count CUDA's devices and no others.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FEED = "ACCELMETRICS_AS_NVML"
-"""The variable that names the folder in which the readings lie."""
+"""The variable with the path of the folder of readings."""
 CARDS = "/sys/class/drm"
 LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 
@@ -26,7 +26,8 @@ def _folder() -> str:
 
 
 def _answers() -> Any:
-    """Load the library's stand-in, by its path: the program may have changed ``sys.path``."""
+    """Return the module with NVML's functions, loaded on first use."""
+    # Loaded by path, because the program may have changed sys.path.
     name = "_accelmetrics_nvml"
     if name not in sys.modules:
         spec: Any = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
@@ -37,16 +38,15 @@ def _answers() -> Any:
 
 
 def _binding(module: Any, execute: Any) -> None:
-    """Run a binding's module, and put the stand-in where it would load its library."""
+    """Execute a binding's module, and replace the library that it would load."""
     execute()
     _answers().attach(module, _folder())
 
 
 def _loads_before(module: Any, execute: Any) -> None:
-    """Run a module of a program that loads the library by ``ctypes`` before it imports the binding.
-
-    ``ctypes.CDLL`` is replaced meanwhile, for this thread and this library alone: whatever else loads it would believe in CUDA devices.
-    """
+    """Execute a program's module that loads the library by ``ctypes`` before it imports the binding."""
+    # ctypes.CDLL is replaced for this module's execution, and only on this thread and for this library. Other code that loads the library
+    # would conclude that there are CUDA devices.
     genuine, thread = ctypes.CDLL, threading.get_ident()
 
     def load(name: Any, *arguments: Any, **options: Any) -> Any:
@@ -63,7 +63,7 @@ def _loads_before(module: Any, execute: Any) -> None:
 
 
 def _counts_amd(program: str, finds_some: Any) -> Any:
-    """Return what runs a module that reads AMD's devices itself: where there are some, they would be there twice."""
+    """Return a function that executes a module which reads AMD's devices itself, and warns that they would be counted twice."""
 
     def run(module: Any, execute: Any) -> None:
         execute()
@@ -75,7 +75,7 @@ def _counts_amd(program: str, finds_some: Any) -> Any:
 
 
 def _told() -> Any:
-    """Return what was told with the latest reading; nothing where there is none."""
+    """Return the latest reading. Empty if there is none."""
     try:
         with open(os.path.join(_folder(), "reading.json"), encoding="utf-8") as file:
             return json.load(file)
@@ -84,7 +84,7 @@ def _told() -> Any:
 
 
 def _cards_of_the_kernel(_module: Any) -> bool:
-    """Return whether the kernel lists a card of AMD's, as glances looks for them."""
+    """Return whether the kernel lists a card of AMD, by the same check as in glances."""
     try:
         return any(_content(os.path.join(CARDS, card, "device", "vendor")) == "0x1002" for card in os.listdir(CARDS))
     except OSError:
@@ -95,7 +95,7 @@ def _content(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
-    except OSError:  # no card: a port, or a file about the folder
+    except OSError:  # no card: a connector, or another file in the folder
         return ""
 
 
@@ -108,15 +108,15 @@ MODULES = {
     "glances.plugins.gpu.cards.amd": _counts_amd("glances", _cards_of_the_kernel),
     "codecarbon.core.gpu_amd": _counts_amd("codecarbon", lambda module: getattr(module, "AMDSMI_AVAILABLE", False)),
 }
-"""By module, what runs it."""
+"""The function that executes each module."""
 
 
 class Loader:
-    """The loader of a module, which has something done when it runs the module.
+    """A loader that wraps the original loader of a module and calls a function to execute the module.
 
     Args:
-        genuine: What loads it.
-        run: Called with the module and with what executes it.
+        genuine: The original loader.
+        run: Called with the module, and with a function that executes it.
     """
 
     def __init__(self, genuine: Any, run: Any) -> None:
@@ -127,29 +127,30 @@ class Loader:
         return getattr(self.genuine, name)
 
     def create_module(self, spec: Any) -> Any:
-        """Create it as ever."""
+        """Create the module as the original loader does."""
         create = getattr(self.genuine, "create_module", None)
         return create(spec) if create is not None else None
 
     def exec_module(self, module: Any) -> None:
-        """Execute it, with what is done about it. Within it the module has the loader that it would have without us."""
+        """Execute the module by ``run``."""
+        # The module may look at its loader, so it sees the original one.
         module.__spec__.loader = module.__loader__ = self.genuine
         self.run(module, lambda: execute(self.genuine, module))
 
 
 def execute(loader: Any, module: Any) -> None:
-    """Have a loader execute a module; that of zip files knows of the code alone, before Python 3.10."""
+    """Execute a module with its loader."""
     if hasattr(loader, "exec_module"):
         loader.exec_module(module)
-    else:
+    else:  # before Python 3.10, the loader of zip files can only return the code
         exec(loader.get_code(module.__name__), module.__dict__)  # noqa: S102 - what loading a module is
 
 
 class Finder:
-    """Finds the modules that are known, where the others find them."""
+    """A finder for the modules in ``MODULES``, which asks the other finders for their place."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find one, wherever it lies; for NVIDIA's own where the program has none, the one that we have."""
+        """Return the spec of a known module with our loader, or None. If the program has no ``pynvml``, accelmetrics' own is used."""
         run = MODULES.get(name)
         if run is None or not _folder():
             return None
@@ -164,7 +165,7 @@ class Finder:
 
 
 def genuine_spec(name: str, path: Any = None, target: Any = None) -> Any:
-    """Find a module as it would be found without us."""
+    """Return the spec that a module would have without this hook."""
     for finder in sys.meta_path:
         if isinstance(finder, Finder) or not hasattr(finder, "find_spec"):
             continue
@@ -178,14 +179,14 @@ def genuine_spec(name: str, path: Any = None, target: Any = None) -> Any:
 
 
 def install() -> None:
-    """Have modules found through here from now on, once."""
+    """Install the import hook, unless it is installed already."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         finder: Any = Finder()
         sys.meta_path.insert(0, finder)
 
 
 def run_next(name: str) -> None:
-    """Run the module of a name that would have run without ours."""
+    """Execute the module of this name that would run without our folder on the path."""
     spec = genuine_spec(name)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
@@ -194,10 +195,10 @@ def run_next(name: str) -> None:
 
 
 def become(name: str) -> None:
-    """Run, in the module that is being imported from this folder, what the program would have imported without it.
+    """Execute the program's module of this name in place of the module that is being imported from our folder.
 
     Raises:
-        ImportError: The program has no such module.
+        ImportError: The program has no module of this name.
     """
     install()
     spec = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), Finder()).find_spec(name) or genuine_spec(name)

@@ -1,10 +1,11 @@
-"""NVML's functions over the readings that ``accelmetrics run --as-nvml`` writes: what a binding calls in place of the library.
+"""NVML's functions, which answer from the readings of ``accelmetrics run --as-nvml``. A binding calls them instead of the library.
 
-Each function takes what C's would (ctypes values, and pointers made by ``byref``) and answers a return code. Codes of errors are raised as
-the binding's own ``NVMLError`` at once, since some of the binding's functions forget to look at them. A reading has what a device answers,
-in NVML's units, under the function's name with its numbers behind it (``nvmlDeviceGetClockInfo:1``); nothing else is answered.
+A function takes the arguments of the C function (ctypes values, and pointers made by ``byref``) and returns a return code. An error is
+raised at once as the binding's ``NVMLError``, because some functions of the binding do not check the code. A reading has the answers of a
+device in NVML's units, under the name of the function followed by its numeric arguments (``nvmlDeviceGetClockInfo:1``). Functions without
+an answer there are not supported.
 
-Runs in any Python from 3.6 on, without accelmetrics.
+This file runs in Python 3.6 and later, without accelmetrics.
 """
 
 import ctypes
@@ -31,19 +32,19 @@ WORDS = {
 }
 UNKNOWN_MEMORY, NO_INSTANCE = 2**64 - 1, 2**32 - 1
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
-"""What a field's value is."""
+"""NVML's types of a field's value."""
 ASCII = 1
-"""The kind of UUID that is a text."""
+"""NVML's format of a UUID that is a text."""
 COUNTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlDeviceGetCount")
+# Packages that place work on the devices that they count. CUDA has none of these devices, so the answer to these packages is that no driver
+# is loaded. Most of their releases have a private copy of the binding, which is left alone. The others use the program's binding.
 SCHEDULERS = ("dask_cuda", "ray", "sglang", "vllm")
-"""Packages that place work on the devices that they count. Most releases have a binding of their own, which is left alone; others use the
-program's, and are told that there is no driver: CUDA has none of these devices."""
 VERSION = re.compile(r"_v\d+$")
 PCI = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]+):([0-9a-f]+)(?:\.([0-9a-f]))?$", re.IGNORECASE)
 
 
 class RefusedError(Exception):
-    """A return code other than success."""
+    """An error with NVML's return code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -53,11 +54,12 @@ class RefusedError(Exception):
 class Readings:
     """The latest reading, and the handles of devices.
 
-    A handle is the address of a byte of ours, as programs hand it on as a pointer. It stays its device's, whichever number that has.
-
     Args:
-        folder: Where the reading lies.
+        folder: The folder of the readings.
     """
+
+    # A handle must be a valid pointer, because programs pass it on as one. So it is the address of a byte that we own. It belongs to the
+    # device's anchor and stays valid when the device's index changes.
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "reading.json")
@@ -69,7 +71,7 @@ class Readings:
         """Return the latest reading.
 
         Raises:
-            RefusedError: There is none, or it is old: what writes it has ended or hangs.
+            RefusedError: There is none, or it is too old, because its writer has ended or hangs.
         """
         try:
             found = os.stat(self._path)
@@ -85,16 +87,16 @@ class Readings:
         return reading
 
     def handle(self, device: Any) -> int:
-        """Return a device's handle."""
+        """Return the handle of a device."""
         address = ctypes.addressof(self._bytes.setdefault(device["anchor"], ctypes.c_char()))
         self._anchors[address] = device["anchor"]
         return address
 
     def device(self, handle: Any) -> Any:
-        """Return what the latest reading has of a device.
+        """Return a device of the latest reading by its handle.
 
         Raises:
-            RefusedError: It is no handle, or the device is gone.
+            RefusedError: The handle is invalid, or the device is no longer in the reading.
         """
         try:
             address = ctypes.c_void_p.from_buffer(handle).value
@@ -116,7 +118,7 @@ def _value(argument: Any) -> Any:
 
 
 def _target(pointer: Any) -> Any:
-    """Return what a pointer points to: that of ``byref`` or ``pointer``, or an array itself."""
+    """Return the object behind ``byref`` or ``pointer``. An array is returned itself."""
     if hasattr(pointer, "_obj"):
         return pointer._obj
     return pointer.contents if hasattr(pointer, "contents") else pointer
@@ -128,10 +130,10 @@ def _text(argument: Any) -> str:
 
 
 def _write_text(words: str, buffer: Any, length: Any) -> None:
-    """Write a text as C does.
+    """Write a text into a buffer.
 
     Raises:
-        RefusedError: It does not fit.
+        RefusedError: The text does not fit.
     """
     data = words.encode("utf-8")
     if len(data) >= _value(length):
@@ -140,16 +142,16 @@ def _write_text(words: str, buffer: Any, length: Any) -> None:
 
 
 def _address(words: str) -> "tuple[int, ...]":
-    """Return the numbers of a PCI address; none where it is no such text."""
+    """Return domain, bus, device and function of a PCI address. Empty if the text is no PCI address."""
     found = PCI.match(words.strip())
     return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
 
 
 def _answer(device: Any, name: str) -> Any:
-    """Return what a device answers under a name.
+    """Return the answer of a device under a name.
 
     Raises:
-        RefusedError: It answers nothing, or says why not.
+        RefusedError: The reading has an error code for it, or nothing.
     """
     if name in device["values"]:
         return device["values"][name]
@@ -157,10 +159,10 @@ def _answer(device: Any, name: str) -> Any:
 
 
 def _resize(count: Any, entries: Any, wanted: int) -> bool:
-    """Write how many there are; return whether they fit into what the caller has.
+    """Write the number of entries. Return whether the caller has an array for them.
 
     Raises:
-        RefusedError: They do not fit; the caller then asks again, with more room.
+        RefusedError: The array is missing or too small. The caller then asks again with a larger one.
     """
     room = _target(count)
     had, room.value = room.value, wanted
@@ -170,38 +172,41 @@ def _resize(count: Any, entries: Any, wanted: int) -> bool:
 
 
 class Functions(Readings):
-    """The functions whose arguments are not a handle, numbers, and where the answer goes. None has a version in its name."""
+    """NVML's functions, by name without a version.
+
+    Functions with the usual arguments (a handle, numbers, and a pointer to the answer) are all served by ``other``.
+    """
 
     def nvmlInit(self, *_flags: Any) -> None:
-        """Begin; without a device there is no driver."""
+        """Initialise the library. Without a device, the driver is not loaded."""
         if not self.latest()["devices"]:
             raise RefusedError(DRIVER_NOT_LOADED)
 
     nvmlInitWithFlags = nvmlInit
 
     def nvmlShutdown(self) -> None:
-        """End."""
+        """Do nothing."""
 
     def nvmlSystemGetDriverVersion(self, buffer: Any, length: Any) -> None:
-        """Write the driver's version, as the vendor has it."""
+        """Write the version of the vendor's driver."""
         words = self.latest()["driver_version"]
         if not words:
             raise RefusedError(NOT_SUPPORTED)
         _write_text(words, buffer, length)
 
     def nvmlDeviceGetCount(self, count: Any) -> None:
-        """Write how many devices there are."""
+        """Write the number of devices."""
         _target(count).value = len(self.latest()["devices"])
 
     def nvmlDeviceGetHandleByIndex(self, index: Any, handle: Any) -> None:
-        """Write the handle of the device with a number."""
+        """Write the handle of the device with an index."""
         devices = self.latest()["devices"]
         if not 0 <= _value(index) < len(devices):
             raise RefusedError(INVALID_ARGUMENT)
         self._write_handle(devices[_value(index)], handle)
 
     def _find(self, handle: Any, wanted: Any, read: Any) -> None:
-        """Write the handle of the device of which this is read."""
+        """Write the handle of the first device for which ``read`` returns ``wanted``."""
         for device in self.latest()["devices"]:
             if read(device["values"]) == wanted:
                 return self._write_handle(device, handle)
@@ -215,7 +220,7 @@ class Functions(Readings):
         self._find(handle, _text(uuid), lambda values: values.get("nvmlDeviceGetUUID"))
 
     def nvmlDeviceGetHandleByUUIDV(self, uuid: Any, handle: Any) -> None:
-        """Write the handle of the device with a UUID that is a text."""
+        """Write the handle of the device with a UUID in text format. Other formats find no device."""
         if _target(uuid).type != ASCII:
             raise RefusedError(NOT_FOUND)
         self.nvmlDeviceGetHandleByUUID(_target(uuid).value.str, handle)
@@ -232,11 +237,11 @@ class Functions(Readings):
         self._find(handle, wanted, lambda values: _address(values.get("nvmlDeviceGetPciInfo", "")))
 
     def nvmlDeviceGetIndex(self, handle: Any, index: Any) -> None:
-        """Write the number that a device has now."""
+        """Write the current index of a device."""
         _target(index).value = self.latest()["devices"].index(self.device(handle))
 
     def nvmlDeviceGetPciInfo(self, handle: Any, info: Any) -> None:
-        """Write a PCI address; the ids of the maker and the model are not known, and stay 0."""
+        """Write a PCI address. The ids of vendor and model are not known and stay 0."""
         domain, bus, slot, function = _address(_answer(self.device(handle), "nvmlDeviceGetPciInfo"))
         target = _target(info)
         target.domain, target.bus, target.device = domain, bus, slot
@@ -245,7 +250,8 @@ class Functions(Readings):
             target.busIdLegacy = ("%04X:%02X:%02X.%X" % (domain, bus, slot, function)).encode()
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, info: Any) -> None:
-        """Write how the memory is used. The second version has the driver's reserve by itself, the first counts it as used."""
+        """Write total, used and free memory."""
+        # Version 1 counts the driver's reserve as used. Version 2 has a member for it.
         total, used, free = _answer(self.device(handle), "nvmlDeviceGetMemoryInfo")
         target = _target(info)
         target.total, target.free, target.used = total, free, total - free
@@ -253,7 +259,8 @@ class Functions(Readings):
             target.used, target.reserved = used, total - free - used
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> None:
-        """Write both shares. That of the memory is 0 where it is not known: without it, the other would be lost too."""
+        """Write the utilisation of the device and of its memory controller."""
+        # One call returns both. If the memory's share is not known it is 0, because an error would hide the other share too.
         device, target = self.device(handle), _target(rates)
         target.gpu = _answer(device, "nvmlDeviceGetUtilizationRates")
         target.memory = device["values"].get("memory", 0)
@@ -264,15 +271,15 @@ class Functions(Readings):
         target.temperature = _answer(self.device(handle), "nvmlDeviceGetTemperature:%d" % target.sensorType)
 
     def nvmlDeviceGetEncoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
-        """Write a share; over which time it was taken is not known, and stays 0."""
+        """Write the encoder's utilisation. The sampling period is not known and stays 0."""
         _target(share).value = _answer(self.device(handle), "nvmlDeviceGetEncoderUtilization")
 
     def nvmlDeviceGetDecoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
-        """Write a share; over which time it was taken is not known, and stays 0."""
+        """Write the decoder's utilisation. The sampling period is not known and stays 0."""
         _target(share).value = _answer(self.device(handle), "nvmlDeviceGetDecoderUtilization")
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> None:
-        """Write numbers of several fields, each with its own return code. Those of one scope (a link, the memory) are not known."""
+        """Write the values of several fields, each with its return code. Fields with a scope (a link, the memory) are not supported."""
         device, microseconds = self.device(handle), self.latest()["microseconds"]
         targets = _target(fields)
         for number in range(_value(count)):
@@ -285,7 +292,7 @@ class Functions(Readings):
                 field.nvmlReturn = refused.code
                 continue
             field.nvmlReturn = 0
-            # A counter of joules may be large; the rest fits into what a driver gives it in.
+            # A counter of energy may need 64 bits. Other values fit into the type that NVIDIA's driver uses for them.
             field.valueType = UNSIGNED_LONG_LONG if answer > NO_INSTANCE or field.fieldId in device["wide_fields"] else UNSIGNED_INT
             field.value.ullVal = answer
 
@@ -301,15 +308,15 @@ class Functions(Readings):
                         setattr(entry, name, NO_INSTANCE)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any, count: Any, entries: Any) -> None:
-        """Write which processes compute on a device."""
+        """Write the processes that compute on a device."""
         self._processes("compute", handle, count, entries)
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Any, count: Any, entries: Any) -> None:
-        """Write which processes draw on a device."""
+        """Write the processes that draw on a device."""
         self._processes("graphics", handle, count, entries)
 
     def nvmlDeviceGetProcessUtilization(self, handle: Any, entries: Any, count: Any, since: Any) -> None:
-        """Write what processes use of a device, where that was read since a moment."""
+        """Write the utilisation of each process, if it was read after the time ``since``."""
         device, microseconds = self.device(handle), self.latest()["microseconds"]
         processes = _answer(device, "processes")
         known = [process for process in processes if process["utilization"] is not None]
@@ -323,10 +330,10 @@ class Functions(Readings):
                 entry.smUtil, entry.memUtil = process["utilization"], process["memory_utilization"] or 0
 
     def other(self, name: str, arguments: Any) -> None:
-        """Write the answer of a function that takes a handle, numbers, and where the answer goes.
+        """Write the answer of a function that takes a handle, numbers, and a pointer to the answer.
 
         Raises:
-            RefusedError: The device has no such answer, or it is no function of a device.
+            RefusedError: The device has no answer, or the function is not about a device.
         """
         if not name.startswith("nvmlDevice") or not arguments:
             raise RefusedError(NOT_SUPPORTED)
@@ -341,11 +348,11 @@ class Functions(Readings):
 
 
 class NvmlStandIn:
-    """What a binding takes for the loaded library.
+    """The object that a binding uses as the loaded library.
 
     Args:
-        binding: The module; None where no binding stands in between, and codes are returned.
-        folder: Where the readings lie.
+        binding: The binding's module. None if a program calls the library without a binding. Then errors are returned as codes.
+        folder: The folder of the readings.
     """
 
     def __init__(self, binding: Any, folder: str) -> None:
@@ -370,6 +377,7 @@ class NvmlStandIn:
                 else:
                     own(*arguments)
             except RefusedError as refused:
+                # Bindings expect the code INSUFFICIENT_SIZE and ask again with a larger array.
                 if self._error is not None and refused.code != INSUFFICIENT_SIZE:
                     raise self._error(refused.code) from None
                 return refused.code
@@ -379,7 +387,7 @@ class NvmlStandIn:
         return function
 
     def _asked_by_scheduler(self) -> bool:
-        """Return whether what called the binding places work on devices."""
+        """Return whether the caller of the binding belongs to a package that places work on devices."""
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_globals is self._names:
             frame = frame.f_back
@@ -387,7 +395,7 @@ class NvmlStandIn:
 
 
 def attach(module: Any, folder: str) -> None:
-    """Give a binding's module the stand-in, where it would keep its library, and note that one was given."""
+    """Replace the library of a binding's module, and leave a mark in the folder that a binding uses the readings."""
     for name in ("nvmlLib", "nvml_lib"):
         if hasattr(module, name):
             setattr(module, name, NvmlStandIn(module, folder))
@@ -396,5 +404,5 @@ def attach(module: Any, folder: str) -> None:
     try:
         with open(os.path.join(folder, "attached"), "a", encoding="utf-8"):
             pass
-    except OSError:  # it is another user's
+    except OSError:  # the program runs as another user, who may not write there
         pass

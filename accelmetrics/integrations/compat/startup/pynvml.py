@@ -1,4 +1,4 @@
-"""Becomes the program's own ``pynvml`` in processes of ``multiprocessing``, which have this folder in ``sys.path`` and no hook yet."""
+"""Replaced by the program's own ``pynvml`` in processes of ``multiprocessing``, which have this folder in ``sys.path`` but no hook yet."""
 
 import _accelmetrics_hook
 

@@ -1,7 +1,7 @@
-"""Runs first in each Python program below ``accelmetrics run --as-nvml``, as its folder stands first on ``PYTHONPATH``.
+"""Startup code that each Python program under ``accelmetrics run --as-nvml`` runs first, as its folder leads ``PYTHONPATH``.
 
-The folder leaves ``PYTHONPATH`` again, so that what the program starts has no part in this, and the ``sitecustomize`` that would have run
-without this one is run too. Written so that any Python can read it.
+It removes the folder from ``PYTHONPATH``, so that programs started by the program are not affected. Then it runs the ``sitecustomize`` that
+Python would have run without this one. Any version of Python can parse this file.
 """
 
 import os
