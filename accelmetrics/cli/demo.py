@@ -1,4 +1,4 @@
-"""``accelmetrics demo``: other commands on simulated GPUs, for a machine without any."""
+"""``accelmetrics demo``: other commands on simulated GPUs, for a machine without GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor import settings
 
 SHOWN = ("watch", "serve", "record")
-"""Commands that can be shown; the first one is, where none is named."""
+"""Commands that the demo can run. The first one is the default."""
 EXAMPLES = """\
   accelmetrics demo                                       watch four simulated GPUs
   accelmetrics demo serve --ui                            the page at http://127.0.0.1:22235/
@@ -28,7 +28,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
-    """Run the command on simulated devices."""
+    """Run the command on simulated devices and return its exit status."""
     name, *rest = options.command or SHOWN[:1]
     arguments.refuse(
         (name not in SHOWN, f"{name!r} cannot be shown: {', '.join(SHOWN)} can"),

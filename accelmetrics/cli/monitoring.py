@@ -1,4 +1,4 @@
-"""What the commands that watch over time share: the monitor, its exporters, their messages, and how they are stopped."""
+"""Shared parts of the commands that run over time: the monitor, its exporters, their messages, and stopping by signal."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from accelmetrics.visibility.slurm_jobs import Job
 
 DEVICE_CHECK_SECONDS = 2.0
-"""For a driver to open when the names of devices are checked: one that takes longer is believed to have them."""
+"""Seconds that a driver may take to open when device names are checked. A slower driver is assumed to have the devices."""
 DATA = "accelmetrics_data"
-"""The attribute of a log record that holds what programs find beside a message."""
+"""Attribute of a log record with a message's data for programs."""
 
 KEPT_MESSAGES = 100
-"""Messages that wait until the terminal is free again; the oldest go."""
+"""Maximum number of messages that are held until the terminal is free. The oldest are dropped."""
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
-"""What a user or a service manager ends a command with. Windows has the last in place of SIGHUP."""
+"""Signals by which a user or a service manager ends a command. Windows has SIGBREAK instead of SIGHUP."""
 SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
-"""Stands for a reader that has gone, also on Windows, which has no such signal."""
+"""Number that :class:`Stop` has if the reader of the output has gone. Windows has no SIGPIPE, so its number is given here."""
 
 
 # The monitor
@@ -49,19 +49,19 @@ SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
 
 @contextmanager
 def checked(options: Namespace, stopped: Stop | None = None, patience: float = math.inf) -> Iterator[None]:
-    """Refuse what cannot be read, and warn where the process to watch is not there.
+    """Refuse sources and devices that cannot be read, and warn if the process to watch does not exist.
 
-    Drivers that were opened to look for the devices stay open during the block.
+    Drivers that were opened for the check stay open during the block.
 
     Args:
-        options: Of the command.
-        stopped: Ends the look at the devices before a driver answers.
-        patience: Seconds after which the block begins although no driver has answered yet; one that then says that a device is not
-            there asks ``stopped`` to end the block, and the error is raised behind it.
+        options: The command's options.
+        stopped: A request to end, which also ends the wait for the drivers.
+        patience: Seconds to wait for the drivers before the block begins. If a device turns out to be missing later,
+            ``stopped`` is asked to end the block, and the error is raised after it.
 
     Raises:
         InvalidOptionError: An option has a value that cannot be used.
-        UnknownNameError: There is no such source or device.
+        UnknownNameError: There is no source or device of this name.
     """
     from accelmetrics.sampling.sampler import Sampler
 
@@ -73,7 +73,7 @@ def checked(options: Namespace, stopped: Stop | None = None, patience: float = m
         with Sampler(**chosen):
             yield
         return
-    # A driver may hold this reading up for as long as it likes, so it is taken on a thread.
+    # A driver may block this reading without end, so it is taken on a thread.
     sampler, ending = Sampler(**chosen), stopped or Stop()
     errors: list[AccelMetricsError] = []
     over = threading.Event()
@@ -84,7 +84,7 @@ def checked(options: Namespace, stopped: Stop | None = None, patience: float = m
         except AccelMetricsError as error:
             errors.append(error)
             ending.ask(signal.SIGINT)
-        if over.is_set() or options.isolation == "process":  # a process of its own is of no use to others afterwards
+        if over.is_set() or options.isolation == "process":  # the monitor starts its own child process and cannot use this one
             sampler.close()
 
     thread = threading.Thread(target=look, name="accelmetrics-device-look", daemon=True)
@@ -97,22 +97,22 @@ def checked(options: Namespace, stopped: Stop | None = None, patience: float = m
             yield
     finally:
         over.set()
-        if not thread.is_alive():  # else the thread does it when the driver has answered
+        if not thread.is_alive():  # else the thread closes it after the driver has answered
             sampler.close()
     if errors:
         raise errors[0]
 
 
 def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: Any) -> Monitor:
-    """Make the monitor that the options ask for.
+    """Return the monitor for the options.
 
     Args:
-        options: Of the command, which were checked.
-        exporters: Where records go.
-        watched: The process to watch, for a command that knows it.
+        options: The command's options, after :func:`checked`.
+        exporters: The exporters, or their string forms.
+        watched: Further arguments of the monitor, which override the options.
 
     Raises:
-        UnknownNameError: There is no such exporter.
+        UnknownNameError: There is no exporter of this name.
     """
     from accelmetrics.monitor.monitor import Monitor
 
@@ -128,12 +128,12 @@ NOTIFY_TEST: FlagArguments = {
 
 
 def notify_test(options: Namespace) -> int:
-    """Send a message to each address of ``--notify``; return the exit status: 1 if one was not taken.
+    """Send a test message to each address of ``--notify``. Return the exit status: 1 if one was not accepted.
 
     Raises:
-        UsageError: There is no address.
-        InvalidOptionError: One is no address.
-        MissingDependencyError: One needs a package that is not installed.
+        UsageError: There is no ``--notify``.
+        InvalidOptionError: An address cannot be used.
+        MissingDependencyError: An address needs a package that is not installed.
     """
     from accelmetrics.exporters.notify import NotifyExporter
 
@@ -150,14 +150,14 @@ def notify_test(options: Namespace) -> int:
 
 
 def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] | None = None) -> list[ClaimSource]:
-    """Return where it is looked up who holds the devices.
+    """Return the sources that know which job or pod holds each device.
 
     Args:
-        options: Of the command.
-        follow: Called with the jobs at each look.
+        options: The command's options.
+        follow: Called with the jobs after each look-up.
 
     Raises:
-        UsageError: A place is named, and nothing is to be looked up.
+        UsageError: ``--dcgm-jobs`` is given with ``--attribution none``.
     """
     from accelmetrics.visibility.pod_resources import pod_source
     from accelmetrics.visibility.slurm_jobs import dcgm_source, job_source
@@ -179,25 +179,24 @@ def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] 
 class Stop:
     """A request to end, which a signal handler may make.
 
-    It is polled: a handler runs between two instructions of the main thread, so it may take no lock, and one whose signal arrives
-    just before a wait begins runs when that ends.
-
     Attributes:
-        signal: The number of the signal that asked for it first, or of one that stands for what else did; 0 until then.
+        signal: The number of the first signal that made the request, or a number chosen by another caller; 0 until then.
     """
 
+    # Polled instead of a threading.Event: a handler runs between two instructions of the main thread, so it must not take a
+    # lock. And the handler of a signal that arrives just before a wait begins runs only when that wait ends.
     STEP = 0.05
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
     def __init__(self) -> None:
         self.signal = 0
 
     def ask(self, number: int) -> None:
-        """Make the request, unless it was made."""
+        """Make the request. A later one does not change the signal's number."""
         self.signal = self.signal or number
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until it is asked for, at most so many seconds; return whether it was."""
+        """Wait for the request, at most this number of seconds. Return whether it was made."""
         end = time.monotonic() + seconds
         while not self.signal and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, self.STEP))
@@ -206,7 +205,7 @@ class Stop:
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
-    """Handle signals while the block runs. One that is ignored, as SIGHUP under ``nohup``, stays so."""
+    """Handle signals during the block. An ignored signal, such as SIGHUP under ``nohup``, stays ignored."""
     before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
@@ -217,19 +216,20 @@ def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) 
 
 @contextmanager
 def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
-    """Yield a request to end, which SIGINT, SIGTERM and SIGHUP make; the second one of a kind ends the process as ever.
+    """Yield a request to end, which SIGINT, SIGTERM and SIGHUP make. A second signal of the same kind has its default effect.
 
     Args:
-        fatal: Signals that make it too, and by which the process ends after the block.
-        then: Called when it is made, between two instructions of the main thread.
+        fatal: Further signals that make the request, and then end the process after the block.
+        then: Called in the signal handler, after the request.
 
     Raises:
-        BrokenPipeError: It was made with SIGPIPE: the reader of the output has gone.
+        BrokenPipeError: The request was made with SIGPIPE: the reader of the output has gone.
     """
     stopped = Stop()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         stopped.ask(number)
+        # So that a second Ctrl-C ends a command that still waits, for example for an exporter.
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         then()
 
@@ -246,34 +246,34 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
 
 @runtime_checkable
 class LineExporter(Protocol):
-    """An exporter that makes lines, which can be written to a stream too: JSON lines, CSV, InfluxDB's."""
+    """An exporter of lines, which can also be written to a stream: JSON lines, CSV, InfluxDB's line protocol."""
 
     name: str
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
-        """Return a record as whole lines for a file with this first line; None where they need a new file."""
+        """Return a record as whole lines for a file with this first line. None if they need a new file."""
         ...
 
     def wrote(self) -> None:
-        """Note that these lines are written."""
+        """Record that the last lines were written."""
         ...
 
 
 def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
-    """Return an exporter that writes to a stream that this process was given what one to a file would write.
+    """Return an exporter that writes the lines of a file's exporter to an inherited stream.
 
     Args:
-        lines: The exporter to a file, which makes the lines.
-        descriptor: Of the stream.
+        lines: The exporter that makes the lines.
+        descriptor: The file descriptor of the stream.
     """
     head, rest = b"", memoryview(b"")
     begun: Record | None = None
 
     def export(record: Record) -> None:
         nonlocal head, rest, begun
-        if record is not begun:  # one that is offered again goes on where it was cut
+        if record is not begun:  # after a failed write the same record comes again, and continues where it stopped
             text = lines.lines(record, head, False) if head else None
-            if text is None:  # the first, or one that needs another header
+            if text is None:  # the first record, or a record that needs another header
                 text = lines.lines(record, b"", True) or b""
                 head = text[: text.find(b"\n") + 1]
             begun, rest = record, memoryview(text)
@@ -285,11 +285,11 @@ def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
 
 
 def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
-    """Return an exporter to standard output that loses nothing when the reader of that has gone: nothing is read any more.
+    """Return an exporter that asks the command to end when the reader of standard output has gone, instead of failing.
 
     Args:
-        exporter: The exporter.
-        stopped: Set then, as that ends any command of a pipeline.
+        exporter: The exporter to standard output.
+        stopped: The request to end, made with SIGPIPE: a closed pipe ends any command of a pipeline.
     """
 
     def export(record: Record) -> None:
@@ -302,25 +302,25 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
 
 
 def console(out: Stdout, stopped: Stop) -> Exporter:
-    """Return an exporter that prints a line a reading, until the reader of that has gone."""
+    """Return an exporter that prints one line per reading, until the reader of standard output has gone."""
     from accelmetrics.exporters.console import line
 
     return until_reader_gone(exporting("console", lambda record: out.show(line(record.snapshot) + "\n")), stopped)
 
 
 def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> list[Exporter]:
-    """Make the exporters that the options ask for.
+    """Return the exporters for the options.
 
     Args:
-        options: Of the command.
-        out: Standard output, which one may print to.
-        stopped: Set when the reader of that has gone; None where the command goes on.
+        options: The command's options.
+        out: Standard output, to which an exporter may print.
+        stopped: The request to end, made when the reader of standard output has gone. None if the command then goes on.
 
     Raises:
-        UnknownNameError: There is none of that name.
-        InvalidOptionError: One cannot be made so.
-        MissingDependencyError: One needs a package that is not installed.
-        WriteError: One writes to a file or a stream that cannot be written.
+        UnknownNameError: There is no exporter of this name.
+        InvalidOptionError: An exporter's target or option cannot be used.
+        MissingDependencyError: An exporter needs a package that is not installed.
+        WriteError: A file or a stream cannot be written.
     """
     chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporters]
     if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
@@ -329,7 +329,7 @@ def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> l
 
 
 def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
-    """Make an exporter from its string form; its target may be a stream that this process was given."""
+    """Return an exporter from its string form. Its target may be an inherited stream."""
     head, mark, options = wanted.partition("?")
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:
@@ -342,7 +342,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
         stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
         made.stream = stream  # type: ignore[attr-defined]
         return until_reader_gone(made, stopped)
-    # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
+    # A file that cannot be opened is refused before the command begins. A pipe is not opened here: that waits for its reader.
     path = getattr(made, "path", None) if isinstance(made, LineExporter) else None
     if path is not None and not special(str(path)):
         with telling(str(path), NO_SPACE), closing(made):
@@ -351,14 +351,14 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
 
 
 def tell_sources(watching: Monitor) -> None:
-    """Warn of every source that could not be read, or not in full, at the latest reading, unless the monitor has."""
+    """Warn of every source that the latest reading lacks, in whole or in part, unless the monitor has already warned."""
     for status in () if watching.latest is None else watching.latest.backends:
         if status.status in ("failed", "timed_out", "degraded") and not status.silent:
             log.warning(f"source {status.name}: {status.detail}")
 
 
 def tell_losses(watching: Monitor) -> bool:
-    """Warn of every exporter that lost something, or ended with an error; return whether there is one."""
+    """Warn of every exporter that lost records or ended with an error. Return whether there is one."""
     found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]
     for status in found:
         said = f"; the last error: {status.error}" if status.error else ""
@@ -366,16 +366,16 @@ def tell_losses(watching: Monitor) -> bool:
     return bool(found)
 
 
-# Messages: lines for people, or JSON with the labels of every record for programs
+# Messages: lines for people, or JSON objects with the records' labels for programs
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line: ``timestamp``, ``level``, ``message``, ``logger``, and the labels.
+    """Formatter of messages as JSON, one object per line: ``timestamp``, ``level``, ``message``, ``logger``, ``labels``.
 
-    ``exception`` and ``data`` are there where a message has them.
+    ``exception`` and ``data`` are present if a message has them.
 
     Args:
-        labels: What every record of the monitor carries too.
+        labels: The labels that the monitor's records carry too.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
@@ -383,7 +383,7 @@ class JsonFormatter(logging.Formatter):
         self._labels = dict(labels)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one message."""
+        """Return one message as a JSON object."""
         said = {
             "timestamp": rfc3339(int(record.created * 1e9)),
             "level": record.levelname.lower(),
@@ -399,10 +399,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: the program, the level and the message.
+    """Formatter of messages for people: the program, the level and the message.
 
     Args:
-        journal: Whether the level stands in front as well, as systemd's journal reads it.
+        journal: Whether the line begins with the level in the form that systemd's journal reads, such as ``<4>``.
     """
 
     PRIORITIES: Mapping[int, str] = {logging.DEBUG: "<7>", logging.INFO: "<6>", logging.WARNING: "<4>", logging.ERROR: "<3>"}
@@ -412,20 +412,17 @@ class TextFormatter(logging.Formatter):
         self._journal = journal
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Format the message alone; a traceback follows it."""
+        """Return the line of a message. ``logging`` adds a traceback below."""
         first = self.PRIORITIES.get(record.levelno, "<2>") if self._journal else ""
         return f"{first}{PROGRAM}: {record.levelname.lower()}: {record.message}"
 
 
 def begin(options: Namespace, command: str = "") -> None:
-    """Have messages written as the options ask for, before anything else of the command runs.
-
-    The run's id is made here and put among the options' labels, so that messages before there is a monitor, or because there is
-    none, have the same one.
+    """Set up the messages of a command, before anything else of it runs, and add ``run_id`` to the options' labels.
 
     Args:
-        options: Of the command.
-        command: Its name. ``serve`` is a service, whose messages are from ``info`` up; it logs findings itself, with their levels.
+        options: The command's options.
+        command: Its name. The default level of ``serve`` is ``info``.
     """
     import uuid
 
@@ -433,21 +430,22 @@ def begin(options: Namespace, command: str = "") -> None:
     from accelmetrics.visibility.job import job_labels
 
     service = command == "serve"
+    # The run's id is made here and not by the monitor, so that messages before it exists, or in its absence, carry the same id.
     options.labels = {"run_id": uuid.uuid4().hex[:12], **options.labels}
     set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels}, options.log_level or ("info" if service else ""))
-    if service:
+    if service:  # it logs findings itself, at the level of their severity
         log.handlers[0].addFilter(lambda record: record.name != "accelmetrics.findings")
     if config := options.config or os.environ.get(CONFIG, ""):
         warn_if_loose(config, "the configuration", options.secret_config)
 
 
 def set_up(form: str, labels: Mapping[str, str], level: str = "") -> None:
-    """Have messages of this package written to standard error.
+    """Write this package's messages to standard error.
 
     Args:
         form: ``text``, ``json`` or ``journal``.
-        labels: Those of every record.
-        level: The least level; if left out, warnings and up, and with JSON those too that tell how it goes.
+        labels: The labels of every record.
+        level: The lowest level that is written. The default is ``info`` with JSON, else ``warning``.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(labels) if form == "json" else TextFormatter(form == "journal"))
@@ -458,10 +456,10 @@ def set_up(form: str, labels: Mapping[str, str], level: str = "") -> None:
 
 @contextmanager
 def holding_messages(show: Callable[[str], object] = lambda words: None) -> Iterator[None]:
-    """Keep messages from standard error while the block runs, and write them there afterwards; the oldest go.
+    """Hold messages back from standard error during the block, and write the last of them afterwards.
 
     Args:
-        show: Is given each one at once.
+        show: Called with each message at once.
     """
     (handler,) = log.handlers
     held: deque[logging.LogRecord] = deque(maxlen=KEPT_MESSAGES)
@@ -476,18 +474,18 @@ def holding_messages(show: Callable[[str], object] = lambda words: None) -> Iter
         yield
     finally:
         handler.removeFilter(hold)
-        while held:  # another thread may be adding its last one
+        while held:  # not a loop over `held`: another thread may still add a message
             handler.handle(held.popleft())
 
 
 def tell(meaning: str, line: str = "", *, error: bool = False, data: Mapping[str, Any] | None = None) -> None:
-    """Write a message of the command's own, which no log level hides: a JSON message, or a line on standard error.
+    """Write a message of the command itself, at any log level: a JSON message, or a line on standard error.
 
     Args:
-        meaning: What programs are told.
-        line: What people are told; empty for nothing.
-        error: Whether the JSON message is of that level.
-        data: What programs find beside its words.
+        meaning: The message of the JSON object.
+        line: The line for people; empty for none.
+        error: Whether the JSON message has the level ``error`` instead of ``info``.
+        data: The data of the JSON object.
     """
     if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
         level = logging.ERROR if error else logging.INFO

@@ -1,7 +1,6 @@
-"""Tokens that a command tells of, for ``accelmetrics run --tokens-from``: in what it prints, or in a file that it writes.
+"""Token counts in a command's output, or in a file that it writes, for ``accelmetrics run --tokens-from``.
 
-What it prints is read on its way: the command writes to a terminal of its own where it would have written to one, else to a pipe, and
-each byte is written on at once.
+Output is read in passing: the command writes to a pipe, or to a new terminal if our stream is one, and each byte is forwarded at once.
 """
 
 from __future__ import annotations
@@ -19,18 +18,22 @@ from math import isfinite
 from pathlib import Path
 
 TOTAL = "total"
-"""The name of a group that matches a running total; any other group matches the tokens of its line."""
+"""Name of the group that matches a running total. Any other group matches the number of tokens in its line."""
 LINE_END = re.compile(rb"[\r\n]")
-"""Progress bars end each state of a line with a carriage return."""
+"""End of a line. Progress bars end each update with a carriage return."""
 OUTPUT = (1, 2)
 LONGEST_LINE = 1 << 16
 CHUNK = 1 << 16
 LOOK = 0.05
-"""Seconds between two looks at signals, while output is written on after the command has ended."""
+"""Seconds between two checks for signals, while output is forwarded after the end of the command."""
 
 
 def token_pattern(text: str) -> re.Pattern[str]:
-    """Parse a regular expression whose first group, or the one called ``total``, matches a number."""
+    """Parse a regular expression in which the first group, or the group named ``total``, matches a number.
+
+    Raises:
+        ArgumentTypeError: The text is no regular expression, or has no group.
+    """
     try:
         found = re.compile(text)
     except re.error as error:
@@ -41,14 +44,14 @@ def token_pattern(text: str) -> re.Pattern[str]:
 
 
 class TokenLines:
-    """Finds tokens in text that arrives in pieces.
+    """Counter of tokens in text that arrives in pieces.
 
     Args:
         pattern: Matches a line and its number.
-        told: Called with the tokens of each line that matches: those of the line, or what a total has grown by.
+        told: Called with the number of new tokens of each matching line: its number, or the growth of a running total.
 
     Attributes:
-        count: All of them.
+        count: All tokens up to now.
     """
 
     def __init__(self, pattern: re.Pattern[str], told: Callable[[float], object]) -> None:
@@ -57,14 +60,14 @@ class TokenLines:
         self._total = self.count = 0.0
 
     def feed(self, before: bytes, data: bytes) -> bytes:
-        """Read the lines that are complete; return what follows the last of them, which is given again with the next piece."""
+        """Read the complete lines. Return the text after the last of them, which is to be passed as ``before`` next time."""
         *lines, rest = LINE_END.split(before + data)
         for line in lines:
             self._read(line)
         return rest[-LONGEST_LINE:]
 
     def end(self, rest: bytes) -> None:
-        """Read a last line that has no end."""
+        """Read a last line without a line end."""
         self._read(rest)
 
     def _read(self, line: bytes) -> None:
@@ -76,7 +79,7 @@ class TokenLines:
         except ValueError:
             return
         if isfinite(number) and self._group == TOTAL:
-            # One that is lower began anew.
+            # A lower total is a new count from zero, as after a restart of the training.
             number, self._total = number - (self._total if number >= self._total else 0.0), number
         if isfinite(number) and number > 0:
             self.count += number
@@ -84,36 +87,36 @@ class TokenLines:
 
 
 class TokenSource:
-    """Where the command tells of tokens; this one is of a command that is not asked.
+    """Source of a command's token counts. This base class is used without ``--tokens-from`` and reads nothing.
 
     Attributes:
-        redirected: By descriptor of the command, the descriptor that it is to write to in place of ours.
+        redirected: The descriptor that the command writes to in place of ours, by its descriptor (1 or 2).
     """
 
     def __init__(self) -> None:
         self.redirected: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Begin, when the command has been started."""
+        """Begin reading, after the command has started."""
 
     def look(self) -> None:
-        """Read what has come, a few times a second."""
+        """Read new text. It is called a few times a second."""
 
     def finish(self, given_up: Callable[[], bool]) -> None:
-        """Read the rest, when the command has ended; end early where ``given_up`` says so."""
+        """Read the rest, after the command has ended. End early if ``given_up`` returns true."""
 
 
 class TokenFile(TokenSource):
-    """Lines that are appended to a file, which may come later and be replaced."""
+    """Source that reads lines appended to a file. The file may be created later and may be replaced."""
 
     def __init__(self, lines: TokenLines, path: str) -> None:
         super().__init__()
         self._lines, self._path = lines, Path(path)
-        self._read = self._state()
+        self._read = self._state()  # lines of earlier runs, which are in the file already, do not count
         self._rest = b""
 
     def _state(self) -> tuple[int, int]:
-        """Return the number of the file and its size."""
+        """Return the inode number of the file and its size; 0 and 0 without a file."""
         try:
             found = self._path.stat()
         except OSError:
@@ -121,12 +124,12 @@ class TokenFile(TokenSource):
         return found.st_ino, found.st_size
 
     def look(self) -> None:
-        """Read what was appended."""
+        """Read the appended text."""
         number, size = self._state()
         if (number, size) == self._read:
             return
         known, place = self._read
-        if number != known or size < place:
+        if number != known or size < place:  # replaced or truncated
             place, self._rest = 0, b""
         try:
             with self._path.open("rb") as file:
@@ -134,23 +137,26 @@ class TokenFile(TokenSource):
                 while data := file.read(CHUNK):
                     place += len(data)
                     self._rest = self._lines.feed(self._rest, data)
-        except OSError:  # it has gone again, or may not be read
+        except OSError:  # the file was deleted meanwhile, or may not be read
             return
         self._read = number, place
 
     def finish(self, given_up: Callable[[], bool]) -> None:
-        """Read the rest."""
+        """Read the rest, and a last line without a line end."""
         self.look()
         self._lines.end(self._rest)
 
 
 class TokenOutput(TokenSource):
-    """What the command prints, on standard output and standard error as they are now; both on one terminal stay in order."""
+    """Source that reads a command's output and forwards it to our standard output and standard error.
+
+    If both are one terminal, they share one new terminal, so that their texts stay in order.
+    """
 
     def __init__(self, lines: TokenLines) -> None:
         super().__init__()
         self._lines = lines
-        self._copies: list[tuple[int, int]] = []  # what is read, and where it is written on
+        self._copies: list[tuple[int, int]] = []  # descriptor to read from, descriptor to forward to
         for number in OUTPUT:
             try:
                 target = os.dup(number)
@@ -166,7 +172,8 @@ class TokenOutput(TokenSource):
         self._threads: list[threading.Thread] = []
 
     def begin(self) -> None:
-        """Begin to write on what is printed."""
+        """Begin to forward the output."""
+        # The command alone may hold the write ends: else the read ends would never report the end of the output.
         for number in set(self.redirected.values()):
             os.close(number)
         for source, target in self._copies:
@@ -175,19 +182,20 @@ class TokenOutput(TokenSource):
             self._threads.append(thread)
 
     def finish(self, given_up: Callable[[], bool]) -> None:
-        """Write on what the command has printed."""
+        """Forward the rest of the output."""
         os.close(self._end)
         for thread in self._threads:
-            while thread.is_alive() and not given_up():  # a terminal may be stopped, a reader slow
+            while thread.is_alive() and not given_up():  # the terminal may be stopped by Ctrl-S, or the reader slow
                 thread.join(LOOK)
 
     def _copy(self, source: int, target: int) -> None:
-        """Write on what is printed, until all have closed it; when the command has ended, until nothing is left to read."""
+        """Forward output until all writers have closed it, or until the command has ended and nothing is left to read."""
+        # A background process of the command may hold its output open for long after the end of the command.
         rest = b""
         while source in select.select([source, self._ended], [], [])[0]:
             try:
                 data = os.read(source, CHUNK)
-            except OSError:  # a terminal that nobody has open
+            except OSError:  # Linux reports EIO for a terminal that no process has open any more
                 break
             if not data:
                 break
@@ -198,17 +206,17 @@ class TokenOutput(TokenSource):
                         data = data[os.write(target, data) :]
                     except BlockingIOError:
                         select.select([], [target], [])
-            except OSError:  # whoever read it has gone: the command is told so when it prints again
+            except OSError:  # our reader has gone: closing the source lets the command's next write fail too
                 break
         os.close(source)
         self._lines.end(rest)
 
 
 def _terminal_like(descriptor: int) -> tuple[int, int]:
-    """Open a terminal of the size of another, that passes on what is printed as it is; return its two ends."""
+    """Open a pseudo-terminal with the size of another terminal, which passes output through unchanged. Return both ends."""
     source, target = pty.openpty()
     modes = termios.tcgetattr(target)
-    modes[1] &= ~termios.OPOST  # the user's terminal does that
+    modes[1] &= ~termios.OPOST  # the user's terminal processes the output, for example newlines
     termios.tcsetattr(target, termios.TCSANOW, modes)
     fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
     return source, target

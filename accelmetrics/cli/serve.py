@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from accelmetrics.views.page.documents import NodeDocuments
 
 PAGE_CONNECTIONS = 1024
-"""Open at once with ``--ui``, as far as the process may open four times as many files; half of them from one address, such as a proxy's."""
+"""Maximum number of open connections with ``--ui``, if the process may open four times as many files.
+
+Half of them may come from one address, such as a proxy's.
+"""
 HANG_UP = tuple(getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal, name))
 LOGGING = frozenset({"log_format", "log_level"})
-"""Options that change without a new beginning."""
+"""Options that take effect on a reload without a restart of the monitor."""
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
@@ -81,15 +84,19 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Serve until stopped. A hang-up reads the configuration again, and begins anew where something in it has changed."""
+    """Serve until stopped. SIGHUP reloads the configuration, and restarts the monitor if an option has changed.
+
+    Returns:
+        1 if an exporter lost records, else 0.
+    """
     if options.notify_test:
         return notify_test(options)
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
     hung_up, manager = Stop(), ServiceManager()
-    before: Namespace | None = None  # what was in force before options that were not tried yet
-    state: NodeState | None = None  # of the readings before the last hang-up
+    before: Namespace | None = None  # the options to return to if the new ones cannot be used
+    state: NodeState | None = None  # the state from before the last reload
     node_log = NodeLog()
     lost = False
     with until_stopped() as stopped, handling(lambda number, _: hung_up.ask(number), *HANG_UP):
@@ -103,7 +110,7 @@ def run(options: Namespace, out: Stdout) -> int:
                 if before is None:
                     raise
                 log.error("the configuration was read again and cannot be used, that of before stays: %s", without_passwords(str(error)))
-                options, before = before, None
+                options, before = before, None  # an error with the former options ends the command
                 continue
             lost = tell_losses(watching) or lost
             if changed is None:
@@ -114,16 +121,17 @@ def run(options: Namespace, out: Stdout) -> int:
 def _wait(
     options: Namespace, stopped: Stop, hung_up: Stop, watching: Monitor, endpoint: PrometheusExporter, manager: ServiceManager
 ) -> Namespace | None:
-    """Wait until it is stopped, or its configuration has changed; return what that is now, and None when it is stopped."""
+    """Wait until stopped, or until a reload finds changed options. Return these options; None if stopped."""
     heard = 0
     while not stopped.wait(Stop.STEP):
         manager.beat(watching.status.ticks, bool(watching.error), options.interval)
-        if options.ui and watching.status.ticks != heard:  # the page shows what programs log
+        if options.ui and watching.status.ticks != heard:  # the page shows the steps that programs log
             heard = watching.status.ticks
             watching.collect_program_steps()
         if not hung_up.signal:
             continue
         hung_up.signal = 0
+        # The protocol of sd_notify(3) for a reload: this with the time, and READY=1 when it is done.
         manager.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         files = endpoint.reload()
         try:
@@ -145,7 +153,12 @@ def _wait(
 
 
 def _read_again(options: Namespace) -> Namespace:
-    """Return the options of this command line with what the configuration file says now; the run keeps its id."""
+    """Return the options of this command line with the current configuration file. The run keeps its id.
+
+    Raises:
+        InvalidOptionError: A value in the file cannot be used.
+        UnknownNameError: The file has an unknown key.
+    """
     parser = arguments.Parser.for_command("serve", "serve", EXAMPLES)
     parser.add_options(OPTIONS)
     again = parser.parse_strictly(options.arguments)
@@ -159,10 +172,17 @@ def _read_again(options: Namespace) -> Namespace:
 def _serving(
     options: Namespace, out: Stdout, stopped: Stop, node_log: NodeLog, before: NodeState | None
 ) -> Iterator[tuple[Monitor, PrometheusExporter, NodeState]]:
-    """Read and serve during the block, going on from the state of this process before.
+    """Read and serve during the block. Yield the monitor, the endpoint and the state.
+
+    Args:
+        options: The command's options.
+        out: Standard output, for exporters.
+        stopped: The request to end.
+        node_log: The log of events, which continues over reloads.
+        before: The state before a reload, to continue from; None at the start.
 
     Raises:
-        AccelMetricsError: It cannot listen, or something that was asked for is not there.
+        AccelMetricsError: The endpoint cannot listen, or an option cannot be used.
     """
     from accelmetrics.exporters.registry import exporting, load
     from accelmetrics.monitor.job_summaries import JobSummaries
@@ -196,12 +216,12 @@ def _serving(
         (bool(options.state) and sys.platform == "win32", "--state needs a POSIX system, which says whose a file is"),
     )
     documents = _documents(options, endpoint)
-    # What is said of the watched process, which is this command: it describes itself under names of its own. A row without a name in
-    # Prometheus says again, in another unit, what one with a name says.
+    # Keys about the watched process. By default that is this command, which the endpoint describes under accelmetrics_process_*, so these
+    # keys are left out below. A row without a Prometheus name repeats another row in another unit.
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
     state = NodeState(options.state, before)
-    if options.isolation != "process":  # a child process that reads would not know of it
+    if options.isolation != "process":  # a child process takes the readings, and does not see this process's counts
         state.follow_kernel_log()
 
     def serve(record: Record) -> None:
@@ -215,7 +235,8 @@ def _serving(
         documents.take(record)
         endpoint.export(record)
 
-    if options.attribution in {"auto", "slurm"} and options.summaries != settings.SUMMARIES:  # the usual folder need not be there
+    # Only a folder that the user names is made: the default one need not exist.
+    if options.attribution in {"auto", "slurm"} and options.summaries != settings.SUMMARIES:
         folder_for(options.summaries)
     with closing(endpoint), checked(options, stopped):
         attribution = Attribution()
@@ -226,7 +247,7 @@ def _serving(
         summaries = JobSummaries(watching, options.summaries, earlier=state.jobs)
         state.keep(summaries)
         attribution.add(claim_sources(options, summaries))
-        # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
+        # The endpoint opens before the monitor starts, so that a port in use ends the command, with one message.
         try:
             endpoint.open()
         except OSError as error:
@@ -241,7 +262,7 @@ def _serving(
 
 
 def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:
-    """Return the node's documents, and have the endpoint answer with them, and with the page where ``--ui`` asks for it."""
+    """Return the node's documents, after adding their paths to the endpoint, and the page's with ``--ui``."""
     from accelmetrics.views.page.documents import NodeDocuments, file_routes
 
     documents = NodeDocuments(
@@ -251,7 +272,7 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
     if options.ui:
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
         endpoint.limits = replace(endpoint.limits, connections=PAGE_CONNECTIONS)
-        # Let this process open as many files as it may: the usual limit is 1024, for the sake of programs that use ``select``.
+        # Raise the limit of open files. The usual soft limit is 1024 only for programs that use ``select``.
         with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
             import resource
 
@@ -263,11 +284,12 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
 
 
 def _sharing(options: Namespace) -> dict[str, Any]:
-    """Return what this command's monitor is told where it is to read for other processes.
+    """Return the monitor's argument ``share``, by which it reads for other processes; empty without ``--share``.
 
     Raises:
         AccelMetricsError: The directory cannot be used.
-        InvalidOptionError: There is no such group.
+        InvalidOptionError: There is no group of this name.
+        UsageError: ``--share-group`` is given without ``--share``.
     """
     if not options.share_directory:
         if "--share-group" in options.flags_given:

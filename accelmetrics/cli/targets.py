@@ -1,4 +1,4 @@
-"""``accelmetrics targets``: the nodes of a cluster, as Prometheus' service discovery takes them."""
+"""``accelmetrics targets``: the nodes of a cluster in the format of Prometheus' file-based service discovery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the nodes, or replace the file."""
+    """Print the nodes, or replace the output file."""
     arguments.refuse(
         ((options.hosts is None) == (options.slurm is None), "say where the nodes are from: --hosts FILE or --slurm"),
         (options.partition and options.slurm != "", "--partition chooses among the nodes that Slurm has: give it with --slurm alone"),

@@ -1,4 +1,4 @@
-"""``accelmetrics topology``: how the devices are connected."""
+"""``accelmetrics topology``: the connections between devices, and between devices and network cards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PARTS = ("schema_version", "timestamp", "hostname", "devices", "topology")
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print it; where there are no devices, or a source fails, say so on standard error."""
+    """Print the topology. Report missing devices and failing sources on standard error."""
     from accelmetrics.sampling.sampler import Sampler
 
     with Sampler(**arguments.reading(options)) as sampler:
@@ -57,12 +57,15 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def render(slots: Sequence[DeviceSlot], topology: Topology, width: int) -> str:
-    """Return the matrix of devices, that of devices and network cards, what they are and where, what the words mean, what is unknown.
+    """Return the topology as text.
+
+    The parts are the matrix of devices, the matrix of devices and network cards, a list of both with their places, a
+    legend, and the unknown connections.
 
     Args:
-        slots: The devices; those that are in no connection are left out where there are several.
-        topology: How they are connected.
-        width: Columns that there are for sentences.
+        slots: The devices. If there are connections, devices without one are left out.
+        topology: The connections.
+        width: Columns for sentences.
     """
     found = {connection.between: connection for connection in topology.connections}
     connected = {name for pair in found for name in pair}
@@ -89,7 +92,7 @@ def render(slots: Sequence[DeviceSlot], topology: Topology, width: int) -> str:
 
 
 def label(connection: Connection) -> str:
-    """Return a connection in a word, as ``nvidia-smi topo -m`` has it: the fastest that there is."""
+    """Return the word for a connection, as in ``nvidia-smi topo -m``. If there are several paths, it is the fastest."""
     if connection.link == "nvlink":
         return f"NV{connection.links}"
     if connection.link:
@@ -104,7 +107,11 @@ def _row(key: str, name: str, address: str, node: int | None, cpus: str) -> tupl
 
 
 def _unknown(connections: Sequence[Connection]) -> Iterator[str]:
-    """Yield what is unknown and why: of which device where it is all of its connections, of which devices where it is all between them."""
+    """Yield one line per unknown fact and reason, with the connections that lack it.
+
+    If all of these are connections of one device, only that device is named. If they are all connections among a group
+    of devices, the group is named once.
+    """
     pairs: dict[tuple[str, Unavailable], list[tuple[str, str]]] = {}
     for connection in connections:
         for what, why in connection.unavailable.items() if not connection.link else ():
@@ -112,7 +119,7 @@ def _unknown(connections: Sequence[Connection]) -> Iterator[str]:
     for (what, (reason, detail)), alike in pairs.items():
         shared = [name for name in alike[0] if len(alike) > 1 and all(name in pair for pair in alike)]
         everyone = list(dict.fromkeys(name for pair in alike for name in pair))
-        if len(alike) == comb(len(everyone), 2):
+        if len(alike) == comb(len(everyone), 2):  # every pair of these devices
             where = f"between {', '.join(everyone[:-1])} and {everyone[-1]}"
         else:
             where = f"of {shared[0]}" if shared else "between " + ", ".join(map(" and ".join, alike))

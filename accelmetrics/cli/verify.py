@@ -1,4 +1,4 @@
-"""``accelmetrics verify``: whether what is read here agrees with what other sources say of the same machine."""
+"""``accelmetrics verify``: a comparison of our values with other sources' values on the same machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Compare, and print what came of it."""
+    """Compare and print the results. Return 1 if a value differs."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     found = _beside(command, options) if command else verify(options.span or DEFAULT_SPAN, **arguments.reading(options))
     if options.json:
@@ -60,8 +60,11 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _beside(command: Sequence[str], options: Namespace) -> Verification:
-    """Compare on a thread while a command runs, whose signals and end are seen to here."""
-    from accelmetrics.cli.run import Signals, attend, start  # for POSIX alone
+    """Compare while a command runs.
+
+    The comparison runs on a thread: the main thread forwards signals to the command and waits for its end.
+    """
+    from accelmetrics.cli.run import Signals, attend, start  # here, since it needs a POSIX system
 
     ended, outcomes = Flag(), SimpleQueue[Outcome[Verification]]()
 
@@ -81,12 +84,12 @@ def _beside(command: Sequence[str], options: Namespace) -> Verification:
 
 
 def render(found: Verification, command: str = "", width: int | None = None) -> str:
-    """Return a table of what was compared, what has no reference, who was asked, and the counts.
+    """Return the results as text: compared values, values without a reference, the references, and the counts.
 
     Args:
-        found: What was compared.
-        command: What ran beside it.
-        width: Columns that there are; None where nothing is cut.
+        found: The comparisons.
+        command: The command that ran meanwhile; empty for none.
+        width: Columns of the screen; None to cut nothing.
     """
     rows = [row for result in (AGREES, DIFFERS) for row in _rows([one for one in found.comparisons if one.result == result])]
     asked = (f"{one.name} was asked about {one.backend}: {one.problem or counted(one.answers, 'answer')}" for one in found.references)
@@ -100,7 +103,7 @@ def render(found: Verification, command: str = "", width: int | None = None) -> 
 
 
 def _without(comparisons: Iterable[Comparison]) -> Iterator[str]:
-    """Give lines about values without a reference: the same ones of several devices, for the same reason, are on one."""
+    """Yield lines about values without a reference. Devices that lack the same values for the same reason share a line."""
     devices: dict[tuple[str, str], list[str]] = {}
     for one in comparisons:
         if one.result == NO_REFERENCE:
@@ -114,7 +117,7 @@ def _without(comparisons: Iterable[Comparison]) -> Iterator[str]:
 
 
 def _rows(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
-    """Give a row a value; the references that agree share it."""
+    """Yield the rows of the table: one per value and reference. References that agree with a value share its row."""
     by_key: dict[str, list[Comparison]] = {}
     for one in comparisons:
         by_key.setdefault(one.key, []).append(one)
@@ -136,7 +139,7 @@ def _row(key: str, group: Sequence[Comparison]) -> tuple[str, ...]:
 
 
 def _place(key: str) -> tuple[str, str]:
-    """Return the device that a key is about, and the metric's name."""
+    """Return the device of a key, and the metric's name. A key of the host or of a process has the device ``host``."""
     parts = device_key(key)
     if parts is not None and not parts.process:
         return parts.device, parts.name
