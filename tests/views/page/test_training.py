@@ -137,7 +137,7 @@ def test_a_training_is_beside_the_devices(browser: Browser, node: Node, tmp_path
     opened(browser, node)
     figure = 'figure[data-key="training"]'
     browser.until_text(f"{figure} .readout", "tokens/J")
-    shown = re.compile(r"loss 2\.\S+ \(2\.\S+ to 2\.\S+\) +step time 0\.\S+ s \(.+\) +tokens/s \d+ \(.+\) +tokens/J [\d.]+ \(.+\)")
+    shown = re.compile(r"loss 2\.\S+ \(2\.\S+ to 2\.\S+\) +step 0\.\S+ s \(.+\) +tokens/s \d+ \(.+\) +tokens/J [\d.]+ \(.+\)")
     browser.until(lambda: shown.search(browser.text(f"{figure} .readout")), "not all four lines have a value and their range")
     label = browser.run("return document.querySelector(arguments[0]).ariaLabel", f"{figure} canvas")
     assert label.startswith("Training, each line to its own scale. loss: now 2.")
@@ -147,7 +147,7 @@ def test_a_training_is_beside_the_devices(browser: Browser, node: Node, tmp_path
     )
     browser.one(f"{figure} .csv").click()
     heading, *lines = browser.until(lambda: browser.run("return window.saved")).splitlines()
-    assert heading == "time,loss,step time (s),tokens/s,tokens/J"
+    assert heading == "time,loss,step (s),tokens/s,tokens/J"
     assert any(line.split(",")[1].startswith("2.") for line in lines)
     browser.one("#choice summary").click()
     [box] = [box for box in browser.driver.find_elements("css selector", "#metrics label") if box.text.strip() == "Training: learning rate"]
