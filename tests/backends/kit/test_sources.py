@@ -74,7 +74,7 @@ def test_each_source_of_a_polled_backend_that_lists_devices_can_be_pinned() -> N
 
 
 def test_every_backend_with_several_sources_is_documented_as_verified() -> None:
-    listed = (Path(__file__).parents[3] / "docs" / "verify.md").read_text("utf-8").partition("## Who is asked")[2].partition("\n## ")[0]
+    listed = (Path(__file__).parents[3] / "docs" / "verify.md").read_text("utf-8").partition("## References")[2].partition("\n## ")[0]
     rows = {name: row for row in listed.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     several = {name: sources for name in BUILT_IN if len(sources := getattr(registry.load(name), "sources", ())) > 1}
     assert several.keys() == rows.keys() - {"nvidia", "host"}
