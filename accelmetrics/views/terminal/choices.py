@@ -1,4 +1,7 @@
-"""What a person has chosen to see: the state of the interactive program that pictures are made of. It is changed by ``replace``."""
+"""The state of the interactive terminal program: lists, orders, filters, graphs and overlays that the user chose.
+
+It is immutable. A key press makes a changed copy with ``dataclasses.replace``.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,30 @@ Pane = Literal["devices", "processes", "nodes"]
 Overlay = Literal["", "help", "details", "findings", "summary", "process"]
 Menu = Literal["", "order", "columns"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
-"""What devices can be put in order by; numbers from the largest, states from the worst."""
+"""Sort orders of devices: numbers from the largest, states from the worst."""
 PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
+"""Sort orders of processes."""
 NODE_ORDERS = ("state", "name", "util", "power", "findings")
+"""Sort orders of the nodes of a fleet."""
 ASCENDING = frozenset({"device", "state", "pid", "user", "name"})
-"""Orders that begin with the least, or the worst; all others begin with the largest number."""
+"""Sort orders from the smallest, or from the worst state. All others start with the largest number."""
 Graphs = Literal["chosen", "lines", "band"]
 GRAPHS: tuple[Graphs, ...] = ("chosen", "lines", "band")
 Form = Literal["auto", "list", "map"]
 HIDDEN = "-"
-"""In place of a program: no training is shown."""
+"""Value of ``Choices.training`` that hides the training graphs."""
 ThemeChoice = Literal["auto", "dark", "light"]
 
 
 @dataclass(frozen=True)
 class InputLine:
-    """A line that is being typed, in place of the foot.
+    """A text that the user is typing. It replaces the last line of the screen.
 
     Attributes:
-        label: What is asked for: ``filter``.
-        text: What has been typed.
-        at: How many characters stand before the place where the next one goes.
-        problem: What is wrong with it, in words; empty when nothing is.
+        label: The prompt: ``filter``.
+        text: The text so far.
+        at: Position of the cursor, in characters from the start.
+        problem: The error in the text, in words; empty if there is none.
     """
 
     label: str
@@ -50,51 +55,51 @@ class InputLine:
 
 @dataclass(frozen=True)
 class Choices:
-    """What is to be seen.
+    """Everything that the user can choose on the screen.
 
     Attributes:
-        pane: Which list the keys move in; ``nodes`` in a fleet, which has no other.
-        device: The key of the chosen device, or the name of a source that has a row; empty: the first, and in the map all.
-        process: The number of the chosen process; 0: the first.
-        node: The name of the chosen node in a fleet; empty: the first.
-        device_order: One of ``DEVICE_ORDERS``.
-        device_reverse: Whether it is turned round.
-        process_order: One of ``PROCESS_ORDERS``.
-        process_reverse: Whether it is turned round.
-        device_hidden: The headings of columns of the devices that are left out.
-        process_hidden: Those of the processes.
-        device_filter: Which devices are shown, in the words that :func:`parse_filter` reads.
-        process_filter: Which processes are.
-        node_order: One of ``NODE_ORDERS``.
-        node_reverse: Whether it is turned round.
-        node_filter: Which nodes of a fleet are.
-        metric: What the first graph shows: a name that ``metric_row`` knows.
+        pane: The active list. It is always ``nodes`` for a fleet.
+        device: Key of the selected device, or name of the selected silent source; empty for the first row, or for all devices of the map.
+        process: Process id of the selected process; 0 for the first.
+        node: Name of the selected node of a fleet; empty for the first.
+        device_order: Sort order of devices, one of ``DEVICE_ORDERS``.
+        device_reverse: Whether the order of devices is reversed.
+        process_order: Sort order of processes, one of ``PROCESS_ORDERS``.
+        process_reverse: Whether the order of processes is reversed.
+        device_hidden: Headings of the hidden columns in the list of devices.
+        process_hidden: Headings of the hidden columns in the list of processes.
+        device_filter: Filter of devices, in the syntax of :func:`parse_filter`.
+        process_filter: Filter of processes.
+        node_order: Sort order of nodes, one of ``NODE_ORDERS``.
+        node_reverse: Whether the order of nodes is reversed.
+        node_filter: Filter of nodes.
+        metric: Metric of the first graph: a name that ``metric_row`` accepts.
         beside: Further metrics in the same graph, in the order in which they were added.
-        scale: The stretch of time that graphs show: a name of ``SPANS``.
-        until_ns: Where graphs end, in nanoseconds since 1970; 0: now.
-        graphs: What graphs show: the chosen device, a line for each of several devices, or the least, median and greatest of all.
-        theme: The background that colours are chosen for; ``auto``: the terminal is asked.
-        training: The program whose training is shown; empty: the first that logs; ``HIDDEN``: none.
-        form: Whether devices are a list or a map; ``auto``: as there is room.
-        paused: Whether what is shown stands still.
-        overlay: What is shown in place of the lists.
-        menu: What is chosen from at the foot.
-        dialog: A question that is open, line by line: what it is about; what will be done, and to what; what answers it, such as
-            ``y sends it, any other key does not``. Empty for none.
-        input: A line that is being typed; None for none.
-        message: What is said at the foot; empty for the keys.
-        device_top: How many rows of the devices are scrolled away.
-        process_top: How many of the processes.
-        process_left: How many columns of the processes are scrolled away sideways.
-        tagged: The numbers of the processes that are tagged: a signal is sent to all of them.
-        overlay_top: How many of the overlay.
-        node_top: How many of the nodes.
-        label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
-        signals: Whether signals may be sent: the help names their key.
-        replay: Whether it is a recording, through whose time keys go.
-        summary: The lines of the summary, for that overlay.
-        unfolded: Whether the rest of an opened row is shown: a process's environment, a device's keys in full digits.
-        details: What the system says of the opened process; None where that is not known.
+        scale: Time span of graphs: a name in ``SPANS``.
+        until_ns: Right edge of graphs, in nanoseconds since 1970; 0 for now.
+        graphs: Content of graphs: the selected device, a line for each of several devices, or minimum, median and maximum of all.
+        theme: Background that colours are chosen for. ``auto`` asks the terminal.
+        training: Program with training graphs; empty for the first that logs, ``HIDDEN`` for none.
+        form: Layout of devices, a list or a map. ``auto`` chooses by the size of the screen.
+        paused: Whether the picture is frozen.
+        overlay: Content that replaces the lists.
+        menu: Menu in the last line.
+        dialog: Lines of an open question: its subject, the action and its target, the possible answers (for example
+            ``y sends it, any other key does not``). Empty for none.
+        input: Text that the user is typing; None for none.
+        message: Message in the last line; empty to show the keys.
+        device_top: Number of devices scrolled out of view at the top.
+        process_top: Number of processes scrolled out of view at the top.
+        process_left: Number of columns scrolled out of view at the left of the processes.
+        tagged: Process ids of the tagged processes. A signal is sent to all of them.
+        overlay_top: Number of lines of the overlay scrolled out of view at the top.
+        node_top: Number of nodes scrolled out of view at the top.
+        label: Origin of readings that are not live: ``replay of run.jsonl``.
+        signals: Whether signals may be sent. The help then shows their keys.
+        replay: Whether a recording is shown. The help then shows the keys to move through it.
+        summary: Lines of the summary overlay.
+        unfolded: Whether the details show everything: the environment of a process, or all keys of a device in full digits.
+        details: The system's data about the opened process; None if unknown.
     """
 
     pane: Pane = "devices"
@@ -141,7 +146,7 @@ class Choices:
 
     @property
     def order(self) -> tuple[str, bool]:
-        """What the active list is in order by, and whether that is turned round."""
+        """Sort order of the active list, and whether it is reversed."""
         return {
             "devices": (self.device_order, self.device_reverse),
             "processes": (self.process_order, self.process_reverse),
@@ -150,7 +155,7 @@ class Choices:
 
     @property
     def stretch(self) -> str:
-        """The stretch of time that graphs show, in words."""
+        """The time span of graphs in words: ``5 min``, or ``5 min to 12:00:00`` if it does not end now."""
         if not self.until_ns:
             return self.scale
         return f"{self.scale} to {time.strftime('%H:%M:%S', time.localtime(self.until_ns / 1e9))}"
@@ -160,22 +165,22 @@ USUAL_CHOICES = Choices()
 
 
 def order_letters(pane: Pane) -> dict[str, str]:
-    """Return the orders of a list by the letter that chooses each: the first one, which differs within a list."""
+    """Return the sort orders of a list by the letter that selects each, which is its first letter."""
     orders: Mapping[Pane, tuple[str, ...]] = {"devices": DEVICE_ORDERS, "processes": PROCESS_ORDERS, "nodes": NODE_ORDERS}
     return {order[0]: order for order in orders[pane]}
 
 
 @dataclass(frozen=True)
 class KeyHelp:
-    """One key and what it does.
+    """The help on a key, or on several keys together.
 
     Attributes:
-        keys: The keys: ``q``, ``up down``.
-        short: In a word, for the foot; empty: it stands in the help alone.
-        long: In a sentence.
-        signals: Whether it is there only where signals may be sent.
-        fleet: Whether it is there in the picture of a fleet too.
-        replay: Whether it is there for recordings alone.
+        keys: Names of the keys: ``q``, ``up down``.
+        short: Effect in one word, for the last line; empty if only the help shows the key.
+        long: Effect in a sentence.
+        signals: Whether the key needs permission to send signals.
+        fleet: Whether the key also works for a fleet.
+        replay: Whether the key works only for recordings.
     """
 
     keys: str
@@ -186,7 +191,7 @@ class KeyHelp:
     replay: bool = False
 
     def offered(self, choices: Choices, fleet: bool) -> bool:
-        """Return whether it is there."""
+        """Return whether the key is available."""
         allowed = (choices.signals or not self.signals) and (choices.replay or not self.replay)
         return allowed and (self.fleet or not fleet)
 
@@ -226,15 +231,16 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("escape", "", "leave what is shown, or drop tags, or the filter", fleet=True),
     KeyHelp("x", "signal", "send a signal to the chosen process, or to those that are tagged, after a question", signals=True),
 )
-"""The keys, those that matter most first."""
+"""All keys, the most important first."""
 
 
-# What is typed to filter a list: ``user=ann gpu%>0 train``. All conditions must hold. A word by itself must be part of any text of a row.
-# A condition is a field, an operator and a value: ``=`` and ``!=`` compare texts without regard to case, and numbers; ``~`` asks for a part
-# of a text; ``>``, ``>=``, ``<``, ``<=`` compare numbers. A row without that number holds no condition on it.
+# Syntax of a filter: conditions separated by spaces, for example ``user=ann gpu%>0 train``. A row must meet all of them.
+# A single word must occur in any field of the row. Any other condition is a field, an operator and a value: ``=`` and ``!=`` compare
+# numbers, or texts without regard to case; ``~`` searches within a text; ``>``, ``>=``, ``<``, ``<=`` compare numbers.
+# A row without a value for the field meets no condition on numbers.
 
 Fields = Mapping[str, str | float | None]
-"""What a row has, by field."""
+"""Values of a row, by field of a filter."""
 _CONDITION = re.compile(r"([a-z%]+)(!=|>=|<=|=|>|<|~)(.*)", re.IGNORECASE)
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?:%|W|C|GiB|G)?", re.IGNORECASE)
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -242,43 +248,50 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     **{"<": operator.lt, "<=": operator.le},
 }
 DEVICE_FIELDS = ("device", "name", "vendor", "kind", "state", "note", "holder", "uuid", "util", "gpu%", "mem", "mem%", "power", "temp")
-"""Of a device: the memory in GiB and in percent, the power in watts."""
+"""Filter fields of devices. ``mem`` is in GiB, ``mem%`` in percent, ``power`` in watts, ``temp`` in degrees Celsius."""
 PROCESS_FIELDS = ("pid", "user", "program", "command", "device", "holder", "type", "gpu%", "mem", "cpu%", "time")
-"""Of a process: the memory in GiB, the time in seconds."""
+"""Filter fields of processes. ``mem`` is in GiB, ``time`` in seconds."""
 NODE_FIELDS = ("node", "state", "kind", "note", "devices", "util", "power", "lost", "hot", "findings")
-"""Of a node: its power in kW, and how many devices are lost and hot."""
+"""Filter fields of nodes. ``power`` is in kW; ``lost`` and ``hot`` count devices."""
 Condition = Callable[[Fields], bool]
 T = TypeVar("T")
 
 
+# Cached, because every picture applies the same filters again.
 @lru_cache(maxsize=16)
 def parse_filter(text: str, known: tuple[str, ...]) -> tuple[Condition, ...]:
-    """Read what was typed.
+    """Return the conditions of a filter.
 
     Args:
-        text: The words.
-        known: Fields that there are: ``DEVICE_FIELDS`` or ``PROCESS_FIELDS``.
+        text: The filter, as typed.
+        known: Allowed fields: ``DEVICE_FIELDS``, ``PROCESS_FIELDS`` or ``NODE_FIELDS``.
 
     Raises:
-        UnknownNameError: There is no such field.
-        InvalidOptionError: A value is no number where one is compared.
+        UnknownNameError: A field does not exist.
+        InvalidOptionError: A comparison of numbers has a value that is no number.
     """
     return tuple(_condition(word, known) for word in text.split())
 
 
 def filtered(rows: Iterable[T], text: str, known: tuple[str, ...], fields: Callable[[T], Fields]) -> list[T]:
-    """Return the rows that hold all conditions of a filter, by the fields of each; see :func:`parse_filter`."""
+    """Return the rows that meet all conditions of a filter.
+
+    Raises:
+        UnknownNameError: A field does not exist.
+        InvalidOptionError: A comparison of numbers has a value that is no number.
+    """
     conditions = parse_filter(text, known)
     return [row for row in rows if all(condition(fields(row)) for condition in conditions)]
 
 
 def by_number(rows: Iterable[T], number: Callable[[T], str | float | None], reverse: bool) -> list[T]:
-    """Return rows in order of a number, from the largest unless that is turned round; those without one come last."""
+    """Return the rows sorted by a number, the largest first unless reversed. Rows without a number always come last."""
     sign = 1 if reverse else -1
     return sorted(rows, key=lambda row: inf if (value := number(row)) is None else sign * float(value))
 
 
 def _condition(word: str, known: tuple[str, ...]) -> Condition:
+    """Return one condition of a filter as a function of a row's fields."""
     found = _CONDITION.fullmatch(word)
     if found is None:
         wanted = word.casefold()
@@ -296,6 +309,7 @@ def _condition(word: str, known: tuple[str, ...]) -> Condition:
     def holds(fields: Fields) -> bool:
         have = fields.get(name)
         if isinstance(have, str) or have is None:
+            # A text may be a list, for example of devices: "=" then means that the value is in it.
             return sign in ("=", "!=") and (value in (have or "").casefold().split(",")) == (sign == "=")
         return number is not None and compare(float(have), float(number[1]))
 

@@ -1,4 +1,4 @@
-"""The picture of a fleet: a line a node, the worst first."""
+"""The terminal picture of a fleet: one line for each node, the worst first."""
 
 from __future__ import annotations
 
@@ -39,14 +39,17 @@ from accelmetrics.views.terminal.picture import (
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, role_of
 
 CELL = 4
-"""Columns of a device, where each has a number."""
+"""Columns of one device, if there is room to show its utilisation as a number."""
 MOST_NAME = 24
+"""Largest width of a node's name."""
 LEAST_NOTE = 20
+"""Smallest width of the note."""
 UTIL, POWER = 5, 9
+"""Widths of the columns of utilisation and power."""
 AGED = 2.0
-"""Intervals after which what a node said is old."""
+"""Age of an answer, in the node's intervals, from which the note shows it."""
 LEAST_AGE = 5.0
-"""Seconds within which it is not old, whatever its interval: nodes are asked one after the other."""
+"""Age in seconds below which the note never shows it. Nodes are asked in turn, so an answer may be a few seconds old."""
 
 
 def fleet_picture(
@@ -55,13 +58,13 @@ def fleet_picture(
     size: os.terminal_size = USUAL_SIZE,
     style: ScreenStyle = USUAL_STYLE,
 ) -> Picture:
-    """Draw a fleet.
+    """Return the picture of a fleet.
 
     Args:
-        answers: What its nodes answered.
-        choices: What is to be seen.
-        size: Of the terminal.
-        style: What the terminal can show.
+        answers: The latest answer of each node.
+        choices: The user's choices.
+        size: Size of the terminal.
+        style: Capabilities of the terminal.
     """
     width, height = size
     shown = shown_nodes(answers, choices)
@@ -99,11 +102,12 @@ def fleet_picture(
 
 
 def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAnswer]:
-    """List the nodes that are chosen to be shown, in the order that is chosen."""
+    """Return the nodes that match the user's filter, in the chosen order."""
     found = filtered(answers, choices.node_filter, NODE_FIELDS, node_fields)
     if choices.node_order in ("util", "power", "findings"):
         return by_number(found, lambda answer: node_fields(answer)[choices.node_order], choices.node_reverse)
     if choices.node_order == "state":
+        # Among nodes in the same state, the one with most findings comes first.
         found.sort(key=lambda answer: (STATES.index(answer.state), 0 if answer.summary is None else -sum(answer.summary.findings.values())))
     else:
         found.sort(key=lambda answer: answer.name)
@@ -111,7 +115,7 @@ def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAns
 
 
 def node_fields(answer: NodeAnswer) -> Fields:
-    """Return what a node is filtered and put in order by."""
+    """Return the values of a node by which it is filtered and sorted."""
     summary = answer.summary
     if summary is None:
         return {"node": answer.name, "state": answer.state, "note": answer.failure, **dict.fromkeys(NODE_FIELDS[4:])}
@@ -130,7 +134,7 @@ def node_fields(answer: NodeAnswer) -> Fields:
 
 
 def node_note(answer: NodeAnswer) -> str:
-    """Say what is worst about a node."""
+    """Return the problems of a node in words, with the age of an old answer; empty if there are none."""
     summary = answer.summary
     if summary is None:
         return printable(answer.failure) or "no answer yet"
@@ -140,7 +144,7 @@ def node_note(answer: NodeAnswer) -> str:
 
 
 def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Draw the fleet in numbers."""
+    """Return the first line: totals of the fleet and counts of problems."""
     known = [answer.summary for answer in answers if answer.summary is not None]
     kinds: Counter[str] = Counter()
     for summary in known:
@@ -170,7 +174,7 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
 
 
 def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Tell all that a node said of itself."""
+    """Return the details of a node: name, version, power and devices, the worst device first."""
     pages = Pages(width, style)
     if answer is None:
         pages.title("no node", "escape leaves")
@@ -197,15 +201,15 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
 def _node_rows(
     answers: Sequence[NodeAnswer], seen: slice, chosen: str, told: str, width: int, style: ScreenStyle
 ) -> tuple[Drawn, list[Drawn]]:
-    """Draw the table of nodes, with as many numbers as there is room for: its heading, and a line for each node that is seen.
+    """Return the heading of the table of nodes, and a line for each visible node. Columns without room are left out.
 
     Args:
-        answers: The nodes; the columns fit all of them.
-        seen: Which of them have a line.
-        chosen: The name of the chosen one.
-        told: Which these are, for the heading.
-        width: Columns there are.
-        style: What the terminal can show.
+        answers: All nodes. Column widths fit all of them, so that scrolling does not change the table.
+        seen: The visible nodes.
+        chosen: Name of the selected node.
+        told: Position of the visible nodes for the heading, for example ``1-20 of 64``.
+        width: Columns of the screen.
+        style: Capabilities of the terminal.
     """
     name_width = min(MOST_NAME, max(4, width // 3), max(4, *(cells(style.text(short_name(answer.name, width))) for answer in answers)))
     known = [answer.summary for answer in answers if answer.summary is not None]
@@ -239,7 +243,7 @@ def _node_rows(
                 if numbered:
                     text = (mark if device.state in ("warn", "bad") else "") + ("-" if busy is None else fixed(busy))
                     line.add(text, role_of(device.state), CELL, right=True)
-                else:  # one letter: the mark of its state, or how busy it is
+                else:  # one character: the mark of its state, or a block for its utilisation
                     text = mark or "-" if device.state != "ok" or busy is None else block(busy, 100.0, style.spark)
                     line.add(text, role_of(device.state))
             line.add("", width=devices - (start - line.left))

@@ -1,4 +1,4 @@
-"""History as graphs of text: a row of blocks, or an area some rows high with its scale; what was not read is an ``x``."""
+"""Graphs of history in text: blocks on one row, or areas and lines with a scale. An ``x`` marks a gap without readings."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from accelmetrics.views.terminal.style import AROUND, SERIES, Drawn, Line, Role,
 from accelmetrics.views.trails import BEFORE, TrailPoint
 
 AREA = " .-=#"
-"""What the highest cell of an area is made of in ASCII."""
+"""ASCII characters of the top cell of an area, from empty to full."""
 LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
-"""Dots of a Braille letter, from the lowest."""
+"""Bits of the dots of a Braille character in its left and its right column, from the bottom."""
 AXIS = 9
-"""Columns for the numbers at the left of a graph, with their unit."""
+"""Columns of a scale: numbers, unit and line."""
 TICKED = 5
-"""Rows below a title from which on the lowest has times, and the middle a number."""
+"""Rows below the title from which a graph has a time axis."""
 LINE_MARKS = "*+ox#@%&"
-"""Of lines that neither colours nor dots can tell apart."""
+"""Characters of lines on terminals without colours or Braille."""
 LARGEST_POWER = 1023
-"""Of two that is a number."""
+"""Largest power of two that a float can hold."""
 LEAST_HEIGHT = 3
-"""Rows that a graph with its title has at least."""
+"""Smallest height of a graph with its title."""
 
 
 def spark(points: Sequence[TrailPoint], top: float, style: ScreenStyle) -> str:
-    """Draw a history on one row, from 0 to ``top``."""
+    """Return a history on one row, on a scale from 0 to ``top``."""
     marks = style.spark
     return "".join(("x" if point.kind == "gap" else " ") if point.kind != "value" else block(point.mean, top, marks) for point in points)
 
 
 def points_across(columns: int, style: ScreenStyle, axes: int = 1) -> int:
-    """Return how many points of time a graph has on so many columns: ``axes`` of :func:`axes_of` take some."""
+    """Return the number of points of a graph with this width and number of scales (see :func:`axes_of`)."""
     room = max(1, columns - AXIS * axes)
     return room * 2 if style.braille and not style.ascii else room
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a graph.
+    """A line of a graph.
 
     Attributes:
-        name: Its name in the legend.
-        points: Its history, the oldest first.
-        unit: Its unit, as in the catalogue, where lines of a graph have several.
-        top: The end of its scale, if it has one.
-        own: Whether its scale goes from its least value to its greatest, which the legend has where there is room.
-        marks: Points with what stands there at the foot of the graph.
+        name: Name in the legend.
+        points: History, the oldest point first.
+        unit: Unit, as in the catalogue; empty for the unit of the graph.
+        top: Upper end of its scale; None if it has no fixed one.
+        own: Whether it has its own scale, from its smallest to its largest value. The legend shows that range if there is room.
+        marks: Indices of points, each with a character and role to draw there on the bottom row.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Series:
 
 
 def axes_of(units: Collection[str]) -> int:
-    """Return how many scales stand beside the lines of a graph: one at each side for two units; more units share one in percent."""
+    """Return the number of scales of a graph: one on each side for two units, else one. More than two units share one in percent."""
     return 2 if len(set(units)) == 2 else 1
 
 
@@ -78,20 +78,21 @@ def line_graph(
     style: ScreenStyle,
     end_ns: int = 0,
 ) -> list[Drawn]:
-    """Draw several histories as lines, with a legend in the title.
+    """Return a graph with several lines. Its title contains the legend.
 
-    Lines of one unit share a scale. Of two units, the second has its scale at the right. With more, each line goes from 0 to 100 % of a
-    scale of its own, and the title says so. With ``Series.own``, each goes from its least value to its greatest.
+    Lines with the same unit share a scale. If there are two units, the second has its scale on the right. If there are more, each line
+    is drawn in percent of its own scale, and the title says so. With ``Series.own``, the scale of each line reaches from its smallest to
+    its largest value.
 
     Args:
-        title: What all of them are.
-        series: At most ``SERIES`` lines, each with as many points as ``points_across`` says. The first lies over the others.
-        unit: Of lines that do not say theirs, as in the catalogue.
-        top: The end of their scale, if it has one.
-        seconds: The time from the left edge to the right one.
-        size: Columns and rows, with the title.
-        style: What the terminal can show.
-        end_ns: When the right edge is, in nanoseconds since 1970; 0: now.
+        title: Title of the graph.
+        series: At most ``SERIES`` lines, each with ``points_across`` points. The first is drawn on top.
+        unit: Unit of lines without one, as in the catalogue.
+        top: Upper end of the scale of lines without a unit; None if it has no fixed one.
+        seconds: Time span of the graph.
+        size: Columns and rows, including the title.
+        style: Capabilities of the terminal.
+        end_ns: Right edge, in nanoseconds since 1970; 0 for now.
     """
     columns, rows = size
     lines = [one if one.unit else replace(one, unit=unit, top=top) for one in series]
@@ -114,6 +115,7 @@ def line_graph(
     across = max(1, columns - AXIS * len(axes))
     (left, left_scale), *right = axes.items()
     cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
+    # A cell has one colour. The first line is drawn last, so that it keeps its colour where lines cross.
     for number, one in reversed(list(enumerate(series))):
         low, high = spans[number]
         levels = [_level(point.mean - low, high - low, height * 4) if point.kind == "value" else -1 for point in one.points]
@@ -121,7 +123,7 @@ def line_graph(
             if level < 0:
                 continue
             before = levels[place - 1] if place and levels[place - 1] >= 0 else level
-            # A line goes up or down in one column, so that it has no gaps.
+            # A steep line fills all levels of this column up to the previous value, so that it has no gaps.
             reach = range(min(before + (before < level), level), max(before - (before > level), level) + 1)
             column, side = (place // 2, place % 2) if style.braille and not style.ascii else (place, 0)
             for step in reach:
@@ -151,10 +153,14 @@ def line_graph(
 def _legend(
     title: str, lines: Sequence[Series], marks: Sequence[str], spans: Sequence[tuple[float, float]], columns: int, style: ScreenStyle
 ) -> list[Drawn]:
-    """Draw the title with the name and the newest value of each line; with the range of each that has one, on two rows where it must be."""
+    """Return the title with name and newest value of each line.
+
+    If there is too little room, values are left out, and then the beginnings of names. Lines with their own scale also have their range,
+    and the legend may then take several rows.
+    """
     dash = "-" if style.ascii else "─"
     newest = [one.points[-1] if one.points else BEFORE for one in lines]
-    if spans:  # of a program, which says something now and then
+    if spans:  # a program logs only now and then, so the newest point often has no value
         newest = [next((point for point in reversed(one.points) if point.kind == "value"), BEFORE) for one in lines]
     digits = [now.mean if spans else round(now.mean, 1) for now in newest]
     names = [one.name for one in lines]
@@ -168,7 +174,7 @@ def _legend(
     ]
     short = [name.rpartition(".")[2] for name in names]
     legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
-    for words in (ranged or valued, valued, *(() if spans else (names, short))):  # as much as there is room for
+    for words in (ranged or valued, valued, *(() if spans else (names, short))):  # the longest that fits
         if legend.fits(*(f"  {mark} {word}" for mark, word in zip(marks, words, strict=False)), f" {dash}"):
             break
     drawn: list[Drawn] = []
@@ -181,7 +187,7 @@ def _legend(
 
 
 def _range_of(points: Sequence[TrailPoint]) -> tuple[float, float]:
-    """Return the least and the greatest value of a line; a little more where they are the same."""
+    """Return the smallest and the largest value of a line, with a margin if they are equal."""
     means = [point.mean for point in points if point.kind == "value"] or [0.0]
     low, high = min(means), max(means)
     margin = 0.0 if high > low else abs(high) / 10 or 1.0
@@ -189,7 +195,7 @@ def _range_of(points: Sequence[TrailPoint]) -> tuple[float, float]:
 
 
 def _own_axis(line: Line, row: int, height: int, lines: Sequence[Series], spans: Sequence[tuple[float, float]]) -> Line:
-    """Begin a row of a graph whose lines have their own scales: with the number that belongs there if there is one line, else in words."""
+    """Add the scale to a row of a graph in which each line has its own: numbers for a single line, else ``least`` and ``most``."""
     if len(lines) == 1:
         (low, high), unit = spans[0], lines[0].unit
         shares = {height - 1: low, **({height // 2: (low + high) / 2} if height >= TICKED - 1 else {}), 0: high}
@@ -201,7 +207,7 @@ def _own_axis(line: Line, row: int, height: int, lines: Sequence[Series], spans:
 
 
 def _scale_of(lines: Sequence[Series]) -> float:
-    """Return the end of the scale of lines of one unit: the greatest of theirs if all have one, else a round number."""
+    """Return the upper end of the scale that lines share: the largest of their ends if all have one, else a round number."""
     tops = [one.top for one in lines if one.top and one.top > 0]
     if len(tops) == len(lines):
         return max(tops)
@@ -209,17 +215,17 @@ def _scale_of(lines: Sequence[Series]) -> float:
 
 
 def in_dots(number: int, style: ScreenStyle) -> bool:
-    """Return whether so many lines are drawn in dots: they can be told apart by their colours."""
+    """Return whether this number of lines can be drawn in Braille. Several lines need colours to be told apart."""
     return style.braille and not style.ascii and (style.colours != "none" or number == 1)
 
 
 def line_marks(number: int, style: ScreenStyle) -> str:
-    """Return what stands before the names of so many lines."""
+    """Return the characters that mark the lines in the legend, one for each line."""
     return "━" * number if in_dots(number, style) else LINE_MARKS[:number]
 
 
 def series_role(number: int) -> Role:
-    """Return the role of the line with this number."""
+    """Return the role (colour) of a line by its index in the graph."""
     roles: tuple[Role, ...] = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
     return roles[number % SERIES]
 
@@ -234,18 +240,18 @@ def graph(
     seconds: float = 0.0,
     end_ns: int = 0,
 ) -> list[Drawn]:
-    """Draw a history with its title and scale.
+    """Return a graph of one history as an area, with title and scale.
 
     Args:
-        row: The metric; its scale ends where it says, or at a round number.
-        about: What it is of, and over what time.
-        points: As many as ``points_across`` says.
-        size: Columns and rows, with the title.
-        style: What the terminal can show.
-        band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
-            else at the mean, with a mark at the greatest.
-        seconds: The time from the left edge to the right one; 0 for no axis of time.
-        end_ns: When the right edge is, in nanoseconds since 1970; 0: now.
+        row: The metric. The scale ends at its ``top``, or else at a round number.
+        about: Subject and time span, for the title.
+        points: The history, with ``points_across`` points.
+        size: Columns and rows, including the title.
+        style: Capabilities of the terminal.
+        band: Whether the points are a band over several devices. The area then ends at the minimum, with marks at median and maximum;
+            else it ends at the mean, with a mark at the maximum.
+        seconds: Time span of the graph; 0 for no time axis.
+        end_ns: Right edge, in nanoseconds since 1970; 0 for now.
     """
     columns, rows = size
     values = [point for point in points if point.kind == "value"]
@@ -266,28 +272,29 @@ def graph(
 
 
 def _axis(line: Line, row: int, height: int, scale: float, unit: str) -> Line:
-    """Begin a row of a graph with the number of the scale that belongs there."""
+    """Add the scale to a row of a graph."""
     return line.add(_scale_label(row, height, scale, unit), "dim", AXIS - 1, right=True).add("│", "dim")
 
 
 def _scale_label(row: int, height: int, scale: float, unit: str) -> str:
-    """Return the number of a scale that belongs beside a row; empty for none."""
+    """Return the number of a scale at a row: at the bottom, in the middle of a high graph, and at the top; else empty."""
     shares = {height - 1: 0.0, **({height // 2: 0.5} if height >= TICKED - 1 else {}), 0: 1.0}
     return axis_label(shares[row] * scale, unit) if row in shares else ""
 
 
 def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0, across: int = 0) -> Drawn:
-    """Draw the times below a graph: three to five stretches of equal length where there is room, else two.
+    """Return the time axis of a graph: three to five intervals if there is room, else two.
 
     Args:
-        seconds: The time from the left edge to the right one.
-        columns: Of the graph.
-        style: What the terminal can show.
-        end_ns: When the right edge is, in nanoseconds since 1970: then times are those of the clock; 0: now.
-        across: Columns between its scales; 0: all behind the one at the left.
+        seconds: Time span of the graph.
+        columns: Width of the graph.
+        style: Capabilities of the terminal.
+        end_ns: Right edge, in nanoseconds since 1970, which labels the axis with clock times; 0 for now, with relative times.
+        across: Columns between the scales; 0 for all to the right of the left scale.
     """
     across = across or columns - AXIS
     size, unit = next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 2 * size or unit == "s")
+    # Prefer a number of intervals that makes the labels whole numbers.
     steps = next((steps for steps in (4, 5, 3) if (seconds / size / steps).is_integer()), 4) if across >= 40 else 2
     line, done = Line(style, columns).add("", width=AXIS), 0
     for step in range(steps + 1):
@@ -303,7 +310,7 @@ def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0,
 
 
 def nice(highest: float, unit: str = "") -> float:
-    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten; of bytes, a power of two."""
+    """Return a round number at or above a value: 1, 2 or 5 times a power of ten; for bytes a power of two."""
     if not isfinite(highest) or highest <= 0:
         return 1.0
     if unit in SCALED:
@@ -313,7 +320,7 @@ def nice(highest: float, unit: str = "") -> float:
 
 
 def axis_label(value: float, unit: str) -> str:
-    """Return a number of a scale with its unit, in as many columns as the axis has; without the unit where it has too few."""
+    """Return a number of a scale with its unit. If it is too wide for the scale, the unit is left out or shortened."""
     words = quantity(value if value < 10 else round(value), unit).replace(".0 ", " ")
     if cells(words) < AXIS:
         return words
@@ -322,7 +329,7 @@ def axis_label(value: float, unit: str) -> str:
 
 
 def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
-    """Return where the scale of a metric ends: at the end that it has, at a limit of the devices, or nowhere."""
+    """Return the upper end of a metric's scale: its fixed end, else the largest limit of the devices; None if there is neither."""
     if row.top is not None:
         return row.top
     limits = {"power_watts": "power_limit_watts", "sm_clock_mhz": "max_sm_clock_mhz", "memory_used_bytes": "memory_total_bytes"}
@@ -333,12 +340,12 @@ def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
 
 
 def _drawn_values(point: TrailPoint, band: bool) -> tuple[float, tuple[float, ...]]:
-    """Return where the area ends, and what has a mark."""
+    """Return the value at which the area ends, and the values with a mark."""
     return (point.low, (point.mean, point.high)) if band else (point.mean, (point.high,))
 
 
 def _braille(points: Sequence[TrailPoint], scale: float, height: int, band: bool) -> list[str]:
-    """Fill an area with dots, two points a column, four levels a row."""
+    """Return the rows of an area in Braille, with two points in a column and four levels in a row."""
     grid = [[0] * ((len(points) + 1) // 2) for _ in range(height)]
     for number, point in enumerate(points):
         if point.kind != "value":
@@ -353,7 +360,7 @@ def _braille(points: Sequence[TrailPoint], scale: float, height: int, band: bool
 
 
 def _blocks(points: Sequence[TrailPoint], scale: float, height: int, band: bool, style: ScreenStyle) -> list[str]:
-    """Fill an area with blocks; what has a mark has it in its cell, where the area does not reach there."""
+    """Return the rows of an area in blocks. A marked value above the area gets a mark in its cell."""
     marks = AREA if style.ascii else " " + BLOCKS
     steps = len(marks) - 1
     grid = [[" "] * len(points) for _ in range(height)]
@@ -373,7 +380,7 @@ def _blocks(points: Sequence[TrailPoint], scale: float, height: int, band: bool,
 
 
 def _level(value: float, scale: float, levels: int) -> int:
-    """Return on which of so many levels a value lies, from 0."""
+    """Return the level of a value, from 0 to ``levels - 1``."""
     return min(levels - 1, int(_share(value, scale) * levels))
 
 

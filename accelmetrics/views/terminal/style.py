@@ -1,4 +1,4 @@
-"""How pictures are drawn: colours that all eyes can tell apart, fewer of them, none; and lines of styled text of a given width."""
+"""Colours and lines of terminal pictures: palettes that colour-blind readers can tell apart, and styled lines of a fixed width."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from accelmetrics.views.device_view import State
 
 Colours = Literal["true", "256", "16", "none"]
 Theme = Literal["dark", "light"]
-"""The background that colours are chosen for."""
+"""Background that colours are chosen for."""
 Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"]
-"""What a text is for; ``s0`` and so on: the line of a graph with this number."""
+"""Purpose of a text, which decides its colour. ``s0`` to ``s7`` are the lines of a graph."""
 SERIES = 8
-"""Lines of a graph that have a colour of their own."""
+"""Number of graph lines with different colours."""
 _HEX: dict[Theme, dict[str, str]] = {
     "dark": {
         **{"plain": "e8e8e8", "dim": "a8a8a8", "ok": "56b4e9", "warn": "e69f00", "bad": "ff8a5c", "missing": "a8a8a8"},
@@ -26,7 +26,7 @@ _HEX: dict[Theme, dict[str, str]] = {
         **{"s0": "005f9e", "s1": "8a5300", "s2": "00664a", "s3": "6b6000", "s4": "96306e", "s5": "b02a00", "s6": "5538a8", "s7": "444444"},
     },
 }
-"""Okabe and Ito's colours, which all eyes tell apart, made lighter or darker until their contrast with the background is at least 4.5."""
+"""RGB colours: Okabe and Ito's palette for colour-blind readers, adjusted to a contrast of at least 4.5 with the background."""
 _CUBE: dict[Theme, dict[str, int]] = {
     "dark": {
         **{"plain": 254, "dim": 248, "ok": 74, "warn": 178, "bad": 209, "missing": 248},
@@ -37,7 +37,7 @@ _CUBE: dict[Theme, dict[str, int]] = {
         **{"s0": 25, "s1": 94, "s2": 23, "s3": 58, "s4": 89, "s5": 124, "s6": 55, "s7": 238},
     },
 }
-"""The nearest of 256 colours with that contrast."""
+"""The nearest of 256 colours that have the same contrast."""
 _FEW: dict[Theme, dict[str, str]] = {
     "dark": {
         **{"ok": "36", "warn": "33", "bad": "1;91"},
@@ -48,18 +48,18 @@ _FEW: dict[Theme, dict[str, str]] = {
         **{"s0": "34", "s1": "35", "s2": "31", "s3": "30", "s4": "34", "s5": "35", "s6": "31", "s7": "30"},
     },
 }
-"""Of 16 colours, those that xterm shows with that contrast. Light backgrounds leave four."""
+"""The 16 colours that have this contrast in xterm. On a light background only four do, so graph lines repeat them."""
 _CHOSEN_ROW: dict[Colours, dict[Theme, str]] = {
     "true": {"dark": "48;2;29;58;82", "light": "48;2;207;227;243"},
     "256": {"dark": "48;5;17", "light": "48;5;195"},
 }
-"""Backgrounds of the chosen row. Colours keep their contrast on them."""
+"""Backgrounds of the selected row. All text colours keep their contrast on them."""
 ON_CHOSEN = "+"
-"""Behind the role of a text in the chosen row."""
+"""Suffix of a role in the selected row."""
 
 
 def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
-    """Return by role what a terminal is sent before a text (SGR: 1 bold, 7 reverse)."""
+    """Return the SGR codes of each role (1 is bold, 7 reverse)."""
     if colours == "true":
         rgb = {role: [int(code[at : at + 2], 16) for at in (0, 2, 4)] for role, code in _HEX[theme].items()}
         codes = {role: f"38;2;{red};{green};{blue}" for role, (red, green, blue) in rgb.items()}
@@ -71,6 +71,7 @@ def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
     codes = {**dict.fromkeys(("plain", "dim", "missing", "ok", *(f"s{number}" for number in range(SERIES))), ""), **codes}
     if colours in _CHOSEN_ROW:
         codes["bad"] = f"1;{codes['bad']}"
+    # Plain text keeps the terminal's own colour, except on the background of the selected row.
     codes |= {"plain": "", "head": "1", "title": "1", "chosen": "7"}
     row = _CHOSEN_ROW.get(colours, {}).get(theme, "7")
     inks = codes if not ink else {**codes, "plain": ink, "head": f"1;{ink}", "title": f"1;{ink}", "chosen": ink}
@@ -80,29 +81,31 @@ def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
 _COLOURS: tuple[Colours, ...] = ("true", "256", "16", "none")
 THEMES: tuple[Theme, ...] = ("dark", "light")
 CODES = {(colours, theme): _codes(colours, theme) for colours in _COLOURS for theme in THEMES}
-"""What a terminal is sent before a text, by its colours and background, and by the role of the text."""
+"""SGR codes by colours and theme, and then by the role of the text."""
 BLOCKY = frozenset("▁▂▃▄▅▆▇█━─")
-"""Marks that reverse video would turn into holes."""
+"""Characters that are unreadable in reverse video."""
 MIDDLE = 0.18
-"""Luminance from which on black has more contrast than white."""
+"""Luminance of a background above which black text has more contrast than white text."""
 NUMERIC = "0123456789.,/"
+"""Characters of numbers, which are never cut in the middle."""
 AROUND = 8
-"""Columns that a title has at least besides the texts at its ends."""
+"""Columns that a title needs in addition to its two texts."""
+# Replacements for terminals that can show only ASCII.
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": ".", "━": "="}
 BAR, SPARK = "━─", "▁▂▃▄▅▆▇"
-"""Marks of a bar (full, empty) and of a history. None fills the height of a line, so rows do not touch."""
+"""Characters of a bar (full, empty) and of a history. None is as high as the line, so that rows do not touch."""
 ASCII_BAR, ASCII_SPARK = "#.", "_.-=+#"
 
 
 @dataclass(frozen=True)
 class ScreenStyle:
-    """What a terminal can show.
+    """Capabilities of a terminal.
 
     Attributes:
-        colours: ``true``: any; ``256``: the nearest of those; ``16``; ``none``: bold and reverse alone.
-        theme: The background of the terminal.
-        ascii: Whether everything is drawn in ASCII; texts of others have a ``?`` for each other character.
-        braille: Whether graphs are drawn in dots of Braille's letters, eight in a cell; else in blocks.
+        colours: ``true`` for 24-bit colours, ``256``, ``16``, or ``none`` for only bold and reverse.
+        theme: Background of the terminal.
+        ascii: Whether to draw only ASCII. Other characters in names and messages become ``?``.
+        braille: Whether graphs use Braille characters, with eight dots in each cell, instead of blocks.
     """
 
     colours: Colours = "true"
@@ -112,16 +115,16 @@ class ScreenStyle:
 
     @property
     def bar(self) -> str:
-        """The marks of a bar: full, empty."""
+        """The characters of a bar: full, empty."""
         return ASCII_BAR if self.ascii else BAR
 
     @property
     def spark(self) -> str:
-        """The marks of values on one row, from the least to the greatest."""
+        """The characters of a history on one row, from the smallest value to the largest."""
         return ASCII_SPARK if self.ascii else SPARK
 
     def text(self, text: str) -> str:
-        """Return a text as this terminal can show it."""
+        """Return a text with every character replaced that this terminal cannot show."""
         if text.isascii():
             return text if text.isprintable() else printable(text)
         text = printable(text)
@@ -132,14 +135,14 @@ USUAL_STYLE = ScreenStyle()
 
 
 class Line:
-    """One line of a picture, put together from the left; it is as wide as it is asked to be, and never wider.
+    """A line of a picture, built from left to right. Text beyond its width is cut.
 
     Args:
-        style: Of the terminal.
-        width: Columns that it may take.
+        style: Capabilities of the terminal.
+        width: Columns of the line.
 
     Attributes:
-        left: Columns that are free.
+        left: Number of free columns.
     """
 
     __slots__ = ("_parts", "_style", "left")
@@ -153,10 +156,13 @@ class Line:
         """Add a text.
 
         Args:
-            text: What is added; its end is left out, at the end of a word, where it has too little room.
-            role: What it is for.
-            width: Columns that it takes; those of the text itself, if left out.
-            right: Whether it stands at the right of those.
+            text: The text. If there is too little room, its end is replaced by a mark; a number is dropped rather than cut.
+            role: Role of the text.
+            width: Columns to fill; by default as many as the text needs.
+            right: Whether the text is aligned to the right.
+
+        Returns:
+            This line, so that calls can be chained.
         """
         room = self.left if width is None else min(width, self.left)
         text = shortened(self._style.text(text), room, "~" if self._style.ascii else "…")
@@ -169,25 +175,25 @@ class Line:
         return self
 
     def fits(self, *texts: str) -> bool:
-        """Return whether there is room for these texts, one behind the other."""
+        """Return whether there is room for all these texts together."""
         return sum(cells(self._style.text(text)) for text in texts) <= self.left
 
     def fill(self, with_: str = " ", role: Role = "plain") -> Line:
-        """Fill what is left with one character."""
+        """Fill the free columns with one character."""
         return self.add(with_ * self.left, role) if self.left > 0 else self
 
     def parts(self, chosen: bool = False) -> list[tuple[str, str]]:
-        """Return its texts with their roles, filled with spaces; on the background of the chosen row where it is that."""
+        """Return the texts with their roles, filled with spaces to the full width. A selected row gets its background."""
         self.fill()
         return [(text, f"{role}{ON_CHOSEN}" if chosen else role) for text, role in self._parts if text]
 
 
 Drawn = list[tuple[str, str]]
-"""A line: texts with their roles."""
+"""A drawn line: its texts with their roles."""
 
 
 def shortened(text: str, width: int, mark: str = "…") -> str:
-    """Return a text with its end left out where it takes more columns; a number is never cut in half."""
+    """Return a text of at most ``width`` columns. A longer text ends with the mark; a number is never cut in the middle."""
     if cells(text) <= width:
         return text
     kept = text[: max(0, width - 1)]
@@ -199,7 +205,7 @@ def shortened(text: str, width: int, mark: str = "…") -> str:
 
 
 def cut(line: Drawn, start: int, width: int) -> Drawn:
-    """Return a part of a line, filled with spaces where it has fewer columns; a wide letter at an edge becomes spaces."""
+    """Return some columns of a line, filled with spaces to the width. A wide character cut by an edge becomes spaces."""
     end, at = start + width, 0
     kept: Drawn = []
     for text, role in line:
@@ -216,12 +222,12 @@ def cut(line: Drawn, start: int, width: int) -> Drawn:
 
 
 def role_of(state: State | None) -> Role:
-    """Return the role of a value at a level."""
+    """Return the role of a text in a state; None for no state."""
     return "plain" if state is None or state == "ok" else state
 
 
 def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
-    """Draw the title of a part: a line with a text at each end, the right one where there is room for both."""
+    """Return a title: a horizontal line with a text at each end. The right text is left out if there is no room."""
     dash = "-" if style.ascii else "─"
     line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
     right = style.text(right)
@@ -232,12 +238,12 @@ def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
 
 
 def padded(lines: Sequence[Drawn], height: int, width: int) -> list[Drawn]:
-    """Return so many lines: those behind are left out, and empty ones are put below."""
+    """Return exactly ``height`` lines: further lines are cut, missing lines are empty."""
     return [*lines[:height], *([(" " * width, "plain")] for _ in range(height - len(lines)))]
 
 
 def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
-    """Put blocks of lines of equal height beside each other."""
+    """Return blocks of equal height side by side."""
     lines: list[Drawn] = []
     for parts in zip(*blocks, strict=True):
         line: Drawn = []
@@ -249,10 +255,11 @@ def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
 
 
 def ansi(line: Drawn, style: ScreenStyle) -> str:
-    """Return a line as it is written to a terminal."""
+    """Return a line with the escape sequences for a terminal."""
     codes = CODES[style.colours, style.theme]
     parts = []
     for text, role in line:
+        # Without a background colour the selected row is in reverse video, which would spoil bars and histories.
         blocks = style.colours not in _CHOSEN_ROW and not BLOCKY.isdisjoint(text)
         code = codes[role.removesuffix(ON_CHOSEN) if blocks else role]
         parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
@@ -260,6 +267,6 @@ def ansi(line: Drawn, style: ScreenStyle) -> str:
 
 
 def theme_of(red: float, green: float, blue: float) -> Theme:
-    """Return the theme for a background, by its parts from 0 to 1: the one whose texts have more contrast with it."""
+    """Return the theme with more contrast on a background, given as red, green and blue from 0 to 1."""
     light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return "light" if light > MIDDLE else "dark"

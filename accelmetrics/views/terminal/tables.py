@@ -1,4 +1,4 @@
-"""Devices and processes as rows of a table, in as many columns as there is room for; and devices as a map, where they are many."""
+"""Tables of devices and processes, with as many columns as fit the screen, and a map of many devices."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, cu
 from accelmetrics.views.trails import Trails
 
 LEAST_BAR, LEAST_TRAIL, LEAST_NOTE, MOST_NAME = 5, 8, 9, 24
-"""Columns of a bar, and of parts that take as much as is left."""
+"""Smallest width of a bar, a history and a note, and largest width of a name."""
 BARRED = " bar"
-"""Behind the heading of a column: the bar before its numbers."""
+"""Suffix of a column's heading that names the bar in front of its numbers."""
 CELL = 5
-"""Columns of a device in the map."""
+"""Width of a device in the map."""
 SPACE = 2
-"""Columns between two columns; between numbers one, where there is little room."""
+"""Spaces between two columns. On narrow screens there is one space between numbers."""
 NARROW, WIDE = 100, 160
+"""Widths of the screen below which a picture is narrow, and from which it is wide."""
 WHOLE_NUMBERS = 100.0
-"""GiB from which on memory is told without a decimal."""
+"""Memory in GiB from which it is shown without a decimal."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class Column:
     """A column of the table of devices.
 
     Attributes:
-        title: Its heading.
-        rank: Columns of a lower rank are there first.
-        value: The value whose level colours it; empty for none.
-        text: What a device has there.
-        right: Whether it stands at the right.
-        share: The value, and the one that it is divided by (empty: it is in percent), of the bar before the text; None for no bar.
-        bar_rank: The rank of the bar.
+        title: Heading.
+        rank: Priority. Columns with a lower rank are placed first.
+        value: Name of the value that decides the colour by its warning level; empty for none.
+        text: Function that returns the text of a device.
+        right: Whether the text is aligned to the right.
+        share: Names of the value and its limit for the bar before the text. An empty limit means a value in percent. None for no bar.
+        bar_rank: Priority of the bar.
     """
 
     title: str
@@ -52,7 +53,7 @@ class Column:
 
 
 def value_of(device: DeviceView, name: str) -> tuple[float | None, bool]:
-    """Return a value that is there, or was the last before the device fell silent; and whether it is old."""
+    """Return a device's value, or its last one before the device fell silent, and whether it is old."""
     value = device.values.get(name)
     if value is not None:
         return value, device.aged
@@ -60,12 +61,13 @@ def value_of(device: DeviceView, name: str) -> tuple[float | None, bool]:
 
 
 def _number(device: DeviceView, name: str, unit: str = "") -> str:
+    """Return a value with its unit, or ``-``. An old value ends with ``?``."""
     value, old = value_of(device, name)
     return "-" if value is None else f"{fixed(value)}{unit}{'?' if old else ''}"
 
 
 def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -> str:
-    """Return a value beside its limit: ``45.2/80``."""
+    """Return a value with its limit: ``45.2/80``. An old value ends with ``?``."""
     value, old = value_of(device, name)
     limit, _ = value_of(device, limit_name)
     if value is None:
@@ -75,6 +77,7 @@ def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -
 
 
 def _utilization(device: DeviceView) -> str:
+    """Return the utilisation, or a word that says why it is missing."""
     if device.silent is None and "utilization" in device.values:
         return _number(device, "utilization", "%")
     lack = device.silent or device.missing.get("utilization")
@@ -82,17 +85,19 @@ def _utilization(device: DeviceView) -> str:
 
 
 def _links(device: DeviceView) -> str:
+    """Return generation and lanes of the PCIe link: ``5x16``."""
     generation, lanes = device.values.get("pcie_generation"), device.values.get("pcie_lanes")
     return "-" if lanes is None else f"{generation:.0f}x{lanes:.0f}" if generation is not None else f"x{lanes:.0f}"
 
 
 def _ecc(device: DeviceView) -> str:
+    """Return the numbers of corrected and uncorrected memory errors: ``3/0``."""
     corrected, uncorrected = device.values.get("corrected_errors"), device.values.get("uncorrected_errors")
     return "-" if corrected is None and uncorrected is None else f"{corrected or 0:.0f}/{uncorrected or 0:.0f}"
 
 
 NOTE_RANK, TRAIL_RANK, CLOCK_RANK = 3, 7, 10
-"""Ranks of the note, the history and the clock. Columns behind the history leave room for longer notes."""
+"""Ranks of the note, the history and the clock. Columns with a higher rank than the history leave room for longer notes."""
 COLUMNS: tuple[Column, ...] = (
     Column("NAME", 13, "", lambda device: device.name, right=False),
     Column("UTIL", 0, "utilization", _utilization, share=("utilization", ""), bar_rank=6),
@@ -114,19 +119,19 @@ COLUMNS: tuple[Column, ...] = (
     Column("XID", 16, "last_xid", partial(_number, name="last_xid")),
     Column("HELD BY", 11, "", lambda device: ", ".join(device.holders) or "-", right=False),
 )
-"""In the order of the screen."""
+"""Columns of the table of devices, from left to right."""
 ORDERED_BY = {"util": "utilization", "mem": "memory_percent", "power": "power_watts", "temp": "temperature_celsius"}
-"""By order, the value that devices are put in order by."""
+"""Value for each sort order by number."""
 
 LEVEL_WORDS = {"temperature_celsius": "hot", "memory_percent": "full"}
-"""By value, the word behind one that is beyond its level of warning, for readers without colours."""
+"""Word shown after a value above its warning level, so that the warning does not depend on colours."""
 
 Row = DeviceView | SourceRow
-"""What has a row: a device, or a source that does not answer and that no device stands for."""
+"""Content of a row: a device, or a source that does not answer and has no device in the list."""
 
 
 def column_letters(pane: Pane) -> dict[str, str]:
-    """Return the headings that can be left out by the letter that chooses each: its first one that no other has."""
+    """Return the headings of columns that can be hidden, by the letter that selects each: its first letter that is still free."""
     titles = [title for title in WIDTHS if title != "PID"] if pane == "processes" else [one.title for one in COLUMNS if one.title != "UTIL"]
     letters: dict[str, str] = {}
     for title in titles:
@@ -135,12 +140,12 @@ def column_letters(pane: Pane) -> dict[str, str]:
 
 
 def row_name(row: Row) -> str:
-    """Return what a row is chosen by."""
+    """Return the name by which a row is selected: the key of a device, or the name of a source."""
     return row.key if isinstance(row, DeviceView) else row.name
 
 
 def shown_devices(view: NodeView, choices: Choices) -> list[Row]:
-    """List the rows that are chosen to be shown, in the order that is chosen; silent sources are there always, at the end."""
+    """Return the devices that match the user's filter, in the chosen order, and then all silent sources."""
     devices = filtered(view.devices, choices.device_filter, DEVICE_FIELDS, device_fields)
     name = ORDERED_BY.get(choices.device_order)
     if name is not None:
@@ -151,7 +156,7 @@ def shown_devices(view: NodeView, choices: Choices) -> list[Row]:
 
 
 def device_fields(device: DeviceView) -> Fields:
-    """Return what a device is filtered by."""
+    """Return the values of a device by which it is filtered."""
     values = device.values
     used = values.get("memory_used_bytes")
     return {
@@ -173,31 +178,35 @@ def device_fields(device: DeviceView) -> Fields:
 
 
 def _texts(column: Column, rows: Sequence[Row], hidden: Collection[str], words: bool) -> dict[str, str]:
-    """Return the texts of a column by device; behind a value beyond its level the word for it, or a mark where there is little room."""
+    """Return the texts of a column by device key.
+
+    A value above its warning level is followed by a word, or by a mark if ``words`` is false.
+    """
     told = column.title in ("TEMP", "USED/GIB" if "MEM" in hidden else "MEM")
     texts, behind = {}, {}
     for device in (row for row in rows if isinstance(row, DeviceView)):
         state = device.levels.get(column.value) if told else None
         texts[device.key] = column.text(device)
         behind[device.key] = "" if state is None else f" {LEVEL_WORDS[column.value]}" if words else STATE_MARKS["warn"]
-    longest = max(map(len, behind.values()), default=0)  # so that numbers stand below each other
+    longest = max(map(len, behind.values()), default=0)  # all texts are padded, so that the numbers stay aligned
     return {key: text + behind[key].ljust(longest) for key, text in texts.items()}
 
 
 def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: int, space: int, hidden: Collection[str]) -> dict[str, int]:
-    """Return, by heading, the columns of the screen that each column takes together with the space before it.
+    """Return the width of each visible column by heading, including the space before it.
 
     Args:
         rows: All rows of the table.
-        texts: By heading, what the devices have there.
-        width: Columns there are.
-        space: Of those, how many stand between two numbers.
-        hidden: The headings of columns that are left out.
+        texts: By heading, the texts of the devices.
+        width: Columns of the screen.
+        space: Spaces between two numbers.
+        hidden: Headings of hidden columns.
     """
     devices = [row for row in rows if isinstance(row, DeviceView)]
     wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
     for column in (one for one in COLUMNS if one.title not in hidden):
         found = list(texts[column.title].values())
+        # The less important columns are shown only if some device has a value there.
         if column.rank >= TRAIL_RANK and all(text == "-" for text in found):
             continue
         longest = 5 if column.title == "UTIL" else max(map(cells, found), default=0)
@@ -206,11 +215,12 @@ def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: 
         if column.share and any(_share(device, column) is not None for device in devices):
             wanted.append((column.bar_rank, column.title + BARRED, bar_width(width) + space))
     note = max([LEAST_NOTE, *(cells(row.note if isinstance(row, DeviceView) else row.detail) for row in rows)])
-    kept = min(note, width // 4) - LEAST_NOTE  # for longer notes
+    kept = min(note, width // 4) - LEAST_NOTE  # columns that longer notes get before the columns of high rank
     room = width - 2 - _label_width(rows, width)
     taken: dict[str, int] = {}
     for rank, title, columns in sorted(wanted):
-        longer = (kept if rank > TRAIL_RANK else 0) + (LEAST_TRAIL if rank > CLOCK_RANK else 0)  # and for a longer history
+        # A column of high rank is placed only if there is also room for a longer note and, after the clock, for a longer history.
+        longer = (kept if rank > TRAIL_RANK else 0) + (LEAST_TRAIL if rank > CLOCK_RANK else 0)
         if columns + longer > room:
             break
         taken[title] = columns
@@ -226,12 +236,12 @@ def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: 
 
 
 def bar_width(width: int) -> int:
-    """Return the columns of a bar on a terminal with so many."""
+    """Return the width of a bar for a width of the screen."""
     return LEAST_BAR + (width >= NARROW) + 4 * (width >= WIDE)
 
 
 def _share(device: DeviceView, column: Column) -> float | None:
-    """Return how much of a bar is full, in percent; None where the value or its limit is missing."""
+    """Return the filled part of a bar in percent; None if the value or its limit is missing."""
     name, of = column.share or ("", "")
     value, whole = device.values.get(name), device.values.get(of) if of else 100.0
     return None if value is None or not whole else 100 * value / whole
@@ -244,15 +254,15 @@ def _label_width(rows: Sequence[Row], width: int) -> int:
 def device_lines(
     rows: Sequence[Row], trails: Trails, choices: Choices, width: int, style: ScreenStyle, told: str = ""
 ) -> tuple[Drawn, list[Drawn]]:
-    """Draw the table of devices: its heading, and a line for each row. The chosen row of the active list is shown so.
+    """Return the heading of the table of devices, and a line for each row. The selected row is highlighted if the list is active.
 
     Args:
-        rows: The rows; the columns fit all of them.
-        trails: The history.
-        choices: What is to be seen.
-        width: Columns there are.
-        style: What the terminal can show.
-        told: Which rows are seen, for the heading.
+        rows: The rows. Column widths fit all of them.
+        trails: The history of the node.
+        choices: The user's choices.
+        width: Columns of the screen.
+        style: Capabilities of the terminal.
+        told: Position of the rows in the list for the heading, for example ``1-8 of 64``.
     """
     space = 1 if width < NARROW else SPACE
     texts = {column.title: _texts(column, rows, choices.device_hidden, width >= NARROW) for column in COLUMNS}
@@ -293,18 +303,18 @@ def device_lines(
 
 
 def _add_cell(line: Line, column: Column, device: DeviceView, text: str, room: tuple[int, int, int], style: ScreenStyle) -> None:
-    """Add the text of a device in a column, behind its bar.
+    """Add one cell of the table of devices to a line: bar and text.
 
     Args:
-        line: What it is added to.
+        line: The line of the device.
         column: The column.
         device: The device.
-        text: What it has there.
-        room: Columns before the bar and before the text, of the text, and of the bar with the space before it; 0 for no bar.
-        style: What the terminal can show.
+        text: Text of the cell.
+        room: Space before the text and the bar, width of the text, and width of the bar with its space (0 for no bar).
+        style: Capabilities of the terminal.
     """
     (gap, width, barred), share = room, _share(device, column)
-    if column.title == "UTIL" and share is None and barred:  # the word takes the bar's place too
+    if column.title == "UTIL" and share is None and barred:  # a word such as "timed out" needs the room of the bar too
         line.add("", width=gap).add(text, role_of(device.state), barred + width)
         return
     if share is None:
@@ -322,14 +332,14 @@ def _add_cell(line: Line, column: Column, device: DeviceView, text: str, room: t
 
 
 def map_lines(rows: Sequence[Row], choices: Choices, width: int, across: int, style: ScreenStyle) -> list[Drawn]:
-    """Draw devices as cells of a map: how busy each is, with the mark of its state.
+    """Return a map of devices: each cell has the utilisation and the mark of the state.
 
     Args:
-        rows: The rows; sources have a line each below the map.
-        choices: What is to be seen.
-        width: Columns there are.
-        across: Devices beside each other.
-        style: What the terminal can show.
+        rows: The rows. Only devices are drawn, not sources.
+        choices: The user's choices.
+        width: Columns of the screen.
+        across: Devices in a row of the map.
+        style: Capabilities of the terminal.
     """
     devices = [row for row in rows if isinstance(row, DeviceView)]
     label = map_label(devices)
@@ -349,18 +359,18 @@ def map_lines(rows: Sequence[Row], choices: Choices, width: int, across: int, st
 
 
 def map_label(devices: Sequence[DeviceView]) -> int:
-    """Return the columns of the names at the left of the map."""
+    """Return the width of the names at the left of the map."""
     return max((cells(device.label) for device in devices), default=5)
 
 
 def map_across(devices: Sequence[DeviceView], width: int) -> int:
-    """Return how many devices stand beside each other in the map: a power of two, at most 16."""
+    """Return the number of devices in a row of the map: a power of two, at most 16."""
     room = max(1, (width - map_label(devices) - 1) // CELL)
     return next((number for number in (16, 8, 4, 2) if number <= room), 1)
 
 
 def worst_lines(view: NodeView, rows: Sequence[Row], width: int, height: int, style: ScreenStyle) -> list[Drawn]:
-    """Draw the rows that need a look, the worst first."""
+    """Return a line for each row that is not ``ok``, the worst first. The last line counts the rows that do not fit."""
     ranked = sorted((row for row in rows if row.state != "ok"), key=lambda row: STATES.index(row.state))
     lines = []
     for row in ranked[:height]:
@@ -378,22 +388,24 @@ def worst_lines(view: NodeView, rows: Sequence[Row], width: int, height: int, st
 
 WIDTHS = {"PID": 7, "USER": 8, "DEV": 6, "GPU%": 5, "MEM/GIB": 7, "CPU%": 5, "TIME": 8, "HELD BY": 10}
 RANKS = {"PID": 0, "GPU%": 1, "MEM/GIB": 2, "DEV": 3, "USER": 4, "TIME": 6, "CPU%": 5, "HELD BY": 7}
-"""By heading, columns that each takes at least, and which are there first; the command takes what is left."""
+"""Smallest width and rank of each column of processes. Columns with a lower rank are placed first; the command gets the rest."""
 WORDS = ("USER", "DEV", "HELD BY")
-"""Columns of words, which stand at the left and are as wide as they need."""
+"""Columns of text, which are aligned to the left and only as wide as their texts."""
 LEAST_COMMAND = 12
+"""Smallest width of the command."""
 MOST = 16
-"""Columns of a user, of devices and of a holder, at most."""
+"""Largest width of user, devices and holder."""
 HEADINGS = {"gpu%": "GPU%", "mem": "MEM/GIB", "cpu%": "CPU%", "time": "TIME", "pid": "PID", "user": "USER", "device": "DEV"}
-"""By order, the heading of the column that rows are put in order by."""
+"""Heading of the column for each sort order of processes."""
 UNKNOWN = "?"
 
 
 def shown_processes(view: NodeView, choices: Choices) -> list[ProcessRow]:
-    """List the processes that are chosen to be shown, in the order that is chosen: numbers from the largest, unknown ones last."""
+    """Return the processes that match the user's filter, in the chosen order: the largest numbers first, unknown ones last."""
     found = filtered(view.processes, choices.process_filter, PROCESS_FIELDS, process_fields)
     order, reverse = choices.process_order, choices.process_reverse
     if order in ("gpu%", "mem", "cpu%", "time"):
+        # The sort below is stable: processes with equal numbers stay in the order of memory and process id.
         found.sort(key=lambda process: (-(process.memory_bytes or 0), process.pid))
         return by_number(found, lambda process: process_fields(process)[order], reverse)
     words = {"pid": lambda one: one.pid, "user": lambda one: (one.user == "", one.user, one.pid)}
@@ -401,7 +413,7 @@ def shown_processes(view: NodeView, choices: Choices) -> list[ProcessRow]:
 
 
 def process_fields(process: ProcessRow) -> Fields:
-    """Return what a process is filtered by."""
+    """Return the values of a process by which it is filtered and sorted."""
     return {
         "pid": float(process.pid),
         "user": process.user,
@@ -420,19 +432,19 @@ def process_fields(process: ProcessRow) -> Fields:
 def process_lines(
     rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle, now_ns: int
 ) -> tuple[Drawn, list[Drawn], int]:
-    """Draw the table of processes: its heading, and a line for each row. The chosen row of the active list is shown so.
+    """Return the table of processes. The selected row is highlighted if the list is active.
 
-    While it is scrolled sideways, no column is left out and none is shortened; the numbers of the processes keep their place.
+    While the table is scrolled sideways, every column has its full width, and the process ids stay in place.
 
     Args:
-        rows: The processes that are seen; the columns fit all of them.
-        choices: What is to be seen.
-        width: Columns there are.
-        style: What the terminal can show.
-        now_ns: When it is looked at, in nanoseconds since 1970.
+        rows: The visible processes. Column widths fit all of them.
+        choices: The user's choices.
+        width: Columns of the screen.
+        style: Capabilities of the terminal.
+        now_ns: Time of the view, in nanoseconds since 1970.
 
     Returns:
-        The heading, the lines, and by how many columns they are scrolled: not beyond the end of the longest.
+        The heading, the lines, and the number of columns scrolled away at the left, limited to the end of the longest line.
     """
     texts = [_process_cells(row) for row in rows]
     commands = [row.command or row.program or row.why or UNKNOWN for row in rows]
@@ -492,7 +504,7 @@ def _process_cells(process: ProcessRow) -> dict[str, str]:
 
 
 def device_words(keys: Sequence[str]) -> str:
-    """Name devices in short: ``0-2,5`` where all are GPUs, ``tpu.0,tpu.1`` else."""
+    """Return device keys in short form: ``0-2,5`` if all are GPUs, else ``tpu.0,tpu.1``."""
     numbers = [key.removeprefix("gpu.") for key in keys]
     if not all(number.isdecimal() for number in numbers):
         return ",".join(key.replace(".mig.", ".") for key in keys)
