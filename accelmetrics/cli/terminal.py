@@ -1,7 +1,7 @@
-"""The terminal: single keys, and something to draw on: the whole screen, or its last row beside a program that has the rest.
+"""The terminal: reading single keys, and drawing on the whole screen or on the last row below another program's output.
 
-Nothing here knows what is drawn. What a block changes is changed back when it ends. ``curses`` and rich's live displays have the whole
-screen or none of it: neither keeps one row of a terminal that another program writes to.
+This module does not know the content of the drawing. Every block restores the terminal when it ends. ``curses`` and rich's live
+displays take the whole screen: neither can keep one row of a terminal that another program writes to.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from accelmetrics.backends.kit.watchdog import script
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
 MOUSE, NO_MOUSE = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
-"""Reports of clicks and of the wheel, in the form that has no limit of 95 columns (SGR, 1006); and none."""
+"""Turn reports of clicks and of the wheel on, and off. The SGR form (1006) has no limit of 95 columns."""
 ASK_BACKGROUND = "\x1b]11;?\x1b\\"
-"""Asks a terminal for the colour of its background (OSC 11). One that does not know it answers nothing."""
+"""Asks a terminal for its background colour (OSC 11). A terminal that does not know this query does not answer."""
 ENTER, LEAVE = "\x1b[?1049h", f"{NO_MOUSE}\x1b[?2026l\x1b[?25h\x1b[?1049l"
-"""The other screen, and back."""
+"""Switch to the alternate screen, and back to the normal one with all modes that are used here turned off."""
 BEGIN, END = "\x1b[?2026h\x1b[?25l", "\x1b[?25h\x1b[?2026l"
-"""Of a synchronised update, during which the terminal's mark does not dance about."""
+"""Begin and end a synchronised update (mode 2026). The cursor is hidden meanwhile, so that it does not jump about."""
 EMPTY, REST_OF_LINE = "\x1b[2J", "\x1b[K"
 SAVE, RESTORE = "\x1b7", "\x1b8"
-"""The cursor's place and style."""
+"""Save and restore the cursor's position and style."""
 DOWN, UP = "\x1bD", "\x1b[A"
-"""One row; down from the last one, everything scrolls up."""
+"""Move the cursor by one row. Moving down from the last row scrolls everything up."""
 PLAIN = "\x1b[0m"
 GIVE_BACK = f"{SAVE}{PLAIN}\x1b[r\x1b[9999;1H\x1b[2K{RESTORE}"
-"""All rows scroll again, and the last one is empty, whichever that is: terminals go no further than to their last row."""
+"""Let all rows scroll again and clear the last one. Row 9999 is the last row: terminals limit a position to their size."""
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
 USUAL = os.terminal_size((80, 24))
 PRINTED, MOST_PRINTED = (1, 2), 4096
-"""Where other code prints, and bytes of that which are told afterwards."""
+"""Descriptors to which other code prints, and the maximum number of these bytes that are printed afterwards."""
 LIGHT = frozenset({"7", *map(str, range(9, 16))})
-"""Numbers of 16 colours that are light as a background."""
+"""Numbers of the 16 colours that count as a light background."""
 MARK = "ACCELMETRICS_LINE"
-"""Tells commands below on which terminal a line is drawn already."""
+"""Environment variable by which child processes know the terminal whose last row is in use."""
 
 
 def capable(descriptor: int) -> bool:
-    """Return whether it is a terminal on which the cursor can be moved."""
+    """Return whether a descriptor is a terminal on which the cursor can be moved."""
     return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def terminal_colours(environment: Mapping[str, str]) -> Literal["true", "256", "16", "none"]:
-    """Return how many colours a terminal shows, by its environment; ``NO_COLOR`` asks for none."""
+    """Return the number of colours of a terminal, from its environment. ``NO_COLOR`` means none."""
     term = environment.get("TERM", "")
     if environment.get("NO_COLOR") or term.endswith(("-mono", "-m")) or term.startswith("vt"):
         return "none"
@@ -69,33 +69,34 @@ def terminal_colours(environment: Mapping[str, str]) -> Literal["true", "256", "
 
 
 def environment_theme(environment: Mapping[str, str]) -> Literal["dark", "light"]:
-    """Return the background that a terminal says it has in ``COLORFGBG`` (``15;0``: white on black); dark without it."""
+    """Return the terminal's background from ``COLORFGBG`` (``15;0`` is white on black); dark without this variable."""
     return "light" if environment.get("COLORFGBG", "").rpartition(";")[2] in LIGHT else "dark"
 
 
 def ascii_locale(environment: Mapping[str, str]) -> bool:
-    """Return whether the locale is one whose letters are ASCII alone. Python writes UTF-8 there all the same (PEP 538)."""
-    coerced = ("C.UTF-8", "C.utf8", "UTF-8")  # set by Python itself as LC_CTYPE
+    """Return whether the user's locale has only ASCII letters (``C`` or ``POSIX``)."""
+    # In this locale Python sets LC_CTYPE to one of these itself and writes UTF-8 (PEP 538), so its encoding does not tell.
+    coerced = ("C.UTF-8", "C.utf8", "UTF-8")
     ctype = environment.get("LC_CTYPE", "")
     named = environment.get("LC_ALL") or (ctype if ctype not in coerced else "") or environment.get("LANG") or ctype
     return named in ("C", "POSIX")
 
 
 def in_foreground(descriptor: int) -> bool:
-    """Return whether this process may draw on the terminal now: no other job of its session has it."""
+    """Return whether this process's job has the terminal, and may draw on it."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # of another session: no jobs take turns on it
+    except OSError:  # the terminal of another session: there is no job control between it and this process
         return True
 
 
 class Screen:
-    """What stands on the whole of a terminal; of a new picture, only the lines are written that have changed.
+    """The whole screen of a terminal. Only the changed lines of a new picture are written.
 
-    Everything is written at once, between the marks of a synchronised update: terminals that know those show no half of it.
+    A picture is one write in a synchronised update, so a terminal that knows these never shows half of it.
 
     Args:
-        write: Takes what is written.
+        write: Writes text to the terminal.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -105,13 +106,13 @@ class Screen:
         self._size: os.terminal_size | None = None
 
     def show(self, lines: Sequence[str], place: tuple[int, int], size: os.terminal_size) -> None:
-        """Show a picture; where it is what stands there, nothing is written.
+        """Show a picture. Nothing is written if it is already on the screen.
 
         Args:
-            lines: Each fits the width, and all the height.
-            place: Row and column, from 0, where the terminal's own mark is left: what is chosen or typed is there, and whatever
-                follows that mark (a Braille display, a magnifier) finds it.
-            size: Of the terminal; after another one everything is written anew.
+            lines: The lines, each no wider than the terminal. Lines below the screen are left out.
+            place: Row and column, from 0, of the cursor: the chosen row or the typed text. Braille displays and magnifiers
+                follow the cursor.
+            size: The terminal's size. A new size rewrites everything.
         """
         lines = lines[: size.lines]
         parts = []
@@ -120,23 +121,24 @@ class Screen:
         for number in range(max(len(lines), len(self._lines))):
             line = lines[number].rstrip(" ") if number < len(lines) else ""
             if number >= len(self._lines) or self._lines[number] != line:
-                parts.append(f"{at(number, 0)}{PLAIN}{REST_OF_LINE}{line}")  # first: behind a full line its last column would go too
+                # The line is cleared first: after a full line the cursor is still on its last column, which would be cleared.
+                parts.append(f"{at(number, 0)}{PLAIN}{REST_OF_LINE}{line}")
         if parts or place != self._place:
             self._write(f"{BEGIN}{''.join(parts)}{PLAIN}{at(*place)}{END}")
         self._lines, self._place = tuple(lines), place
 
     def forget(self) -> None:
-        """Write everything anew the next time: something else has written to the terminal."""
+        """Rewrite everything at the next picture, after other code has written to the terminal."""
         self._size = None
 
 
 def at(row: int, column: int) -> str:
-    """Return what goes to a place, counted from 0."""
+    """Return the sequence that moves the cursor to a row and column, counted from 0."""
     return f"\x1b[{row + 1};{column + 1}H"
 
 
 def screen_size(descriptor: int) -> os.terminal_size:
-    """Return how many columns and lines a terminal has; the usual where it does not say."""
+    """Return the size of a terminal; 80 columns and 24 lines where it is unknown."""
     with suppress(OSError):
         columns, lines = os.get_terminal_size(descriptor)
         return os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
@@ -145,7 +147,7 @@ def screen_size(descriptor: int) -> os.terminal_size:
 
 @contextmanager
 def held_prints() -> Iterator[None]:
-    """Keep what vendor libraries print, from C too, off the terminal while the block runs; the end of it is printed afterwards."""
+    """Keep prints of vendor libraries, also from C, off the terminal during the block. The last of them appear afterwards."""
     if not os.isatty(2):
         yield
         return
@@ -165,10 +167,11 @@ def held_prints() -> Iterator[None]:
 
 
 def let_go(descriptor: int) -> None:
-    """Let a terminal that was stopped by Ctrl-S take what is written: what waits for that goes on."""
+    """Resume a terminal that Ctrl-S has stopped, so that a blocked write to it continues."""
     with suppress(termios.error):
-        if in_foreground(descriptor):  # else this would stop us
-            termios.tcflow(descriptor, termios.TCOOFF)  # a program lets go what a program has stopped
+        if in_foreground(descriptor):  # else tcflow stops this process with SIGTTOU
+            # TCOON alone has no effect on a stop by Ctrl-S: it resumes only a terminal that a program has stopped.
+            termios.tcflow(descriptor, termios.TCOOFF)
             termios.tcflow(descriptor, termios.TCOON)
 
 
@@ -176,17 +179,17 @@ def let_go(descriptor: int) -> None:
 def whole_screen(
     write: Callable[[str], None], descriptor: int, mouse: bool = False, ask_background: bool = False
 ) -> Iterator[tuple[Screen, Callable[[float], list[Pressed]]]]:
-    """Yield the whole screen of a terminal, and a function that returns the keys pressed; none where standard input is no terminal.
+    """Yield the whole screen of a terminal, and a function that waits for keys, at most a number of seconds, and returns them.
 
-    The function waits for a key, at most so many seconds. Ctrl-C and Ctrl-Z stay the signals that they are. The terminal is as it
-    was when the block ends, however it ends, and also when this process is killed in it. In the background, with keys, this process is
-    stopped here.
+    Without a terminal at standard input there are no keys. Ctrl-C and Ctrl-Z still send their signals. The terminal is
+    restored at the end of the block, and also if this process is killed in it. A background job that wants keys is
+    stopped here by the system.
 
     Args:
-        write: Takes what is drawn.
-        descriptor: The terminal's.
-        mouse: Whether the terminal is to report the mouse.
-        ask_background: Whether the terminal is asked for its background: the answer comes among the keys, if there is one.
+        write: Writes text to the terminal.
+        descriptor: The terminal's descriptor.
+        mouse: Whether the terminal reports the mouse.
+        ask_background: Whether to ask for the terminal's background. The answer, if any, comes with the keys.
     """
     keys = descriptor_of(sys.stdin)
     keys = keys if keys is not None and os.isatty(keys) else None
@@ -194,7 +197,8 @@ def whole_screen(
         modes = before = None
         if keys is not None:
             with suppress(termios.error):
-                termios.tcdrain(keys)  # this stops a job in the background; what it finds when it goes on are the modes to return to
+                # This stops a background job. The modes are read only after it continues: its shell may have changed them.
+                termios.tcdrain(keys)
             before = termios.tcgetattr(keys)
         try:
             if keys is not None and before is not None:
@@ -205,23 +209,24 @@ def whole_screen(
             write(ENTER + (MOUSE if mouse and keys is not None else "") + (ASK_BACKGROUND if ask_background and keys is not None else ""))
             yield Screen(write), no_keys if keys is None else key_reader(keys)
         finally:
-            with suppress(WriteError, BrokenPipeError):  # the terminal has gone
-                write(f"{PLAIN}{EMPTY}{at(0, 0)}{LEAVE}")  # some terminals have no other screen
+            with suppress(WriteError, BrokenPipeError):  # the terminal is closed
+                # Cleared first: some terminals have no alternate screen.
+                write(f"{PLAIN}{EMPTY}{at(0, 0)}{LEAVE}")
             if keys is not None and before is not None:
                 with suppress(termios.error):
                     termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
 def no_keys(seconds: float) -> list[Pressed]:
-    """Wait so many seconds: no key is ever pressed."""
+    """Wait this number of seconds and return no key."""
     time.sleep(seconds)
     return []
 
 
 def key_reader(descriptor: int) -> Callable[[float], list[Pressed]]:
-    """Return a function that waits for a key, at most so many seconds, and returns the names of those that were pressed.
+    """Return a function that waits for keys, at most a number of seconds, and returns them.
 
-    The modes of the terminal are set for that already.
+    The terminal must already be in a mode in which each key is readable at once.
     """
     decoder = KeyDecoder()
 
@@ -233,19 +238,20 @@ def key_reader(descriptor: int) -> Callable[[float], list[Pressed]]:
             data = os.read(descriptor, CHUNK)
         except OSError:
             data = b""
-        return decoder.feed(data) if data else no_keys(seconds)  # the terminal has gone: nothing more will come
+        # A closed terminal is always readable, so without this wait the caller's loop would spin.
+        return decoder.feed(data) if data else no_keys(seconds)
 
     return pressed
 
 
 class TerminalGuard:
-    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``).
+    """A process that restores a terminal if this process is killed before it can (``terminal_guard.py``).
 
-    Where none can be started the terminal stays as it was left, as any program leaves it that is killed.
+    If it cannot be started, a killed process leaves the terminal as it is, like any other program.
 
     Args:
-        screen: The terminal that is drawn on.
-        keys: The one that keys are read from.
+        screen: Descriptor of the terminal that is drawn on.
+        keys: Descriptor of the terminal that keys are read from.
     """
 
     def __init__(self, screen: int, keys: int) -> None:
@@ -253,14 +259,14 @@ class TerminalGuard:
         self._process: subprocess.Popen[bytes] | None = None
 
     def expect(self, text: str | None, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
-        """Say what changes the terminal back: before it is changed, and again when that is another thing.
+        """Tell the guard how to restore the terminal. It is called before each change of the terminal.
 
         Args:
-            text: What is written to it; None where nothing has to be changed back any more.
-            sizes: As it is, and as it was.
-            modes: As they are, and as they were.
+            text: Text to write to the terminal; None if nothing has to be restored any more.
+            sizes: The changed size, and the original one.
+            modes: The changed modes, and the original ones.
         """
-        with suppress(OSError):  # none can be started, or it was killed
+        with suppress(OSError):  # the guard cannot be started, or was killed
             if self._process is None and text is not None:
                 screen, keys = self._streams
                 guard = [sys.executable, "-I", "-S", *script(__package__, "terminal_guard.py")]
@@ -270,7 +276,7 @@ class TerminalGuard:
                 self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it: the terminal is as it was."""
+        """End the guard, after the terminal was restored."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -278,26 +284,24 @@ class TerminalGuard:
 
 
 Size = tuple[int, int, int, int]
-"""Of a terminal: rows and columns of text; width and height of its window in pixels, mostly 0."""
+"""Size of a terminal: rows and columns of text, then width and height of its window in pixels, which are mostly 0."""
 
 
 def with_rows(size: Size, more: int) -> Size:
-    """Return the size with so many more rows, as the program beside the line is told, or as it was.
-
-    The odd height tells it from a window that was made one row lower.
-    """
+    """Return a size with more rows, or fewer if the number is negative. A second call with the opposite number restores it."""
     rows, columns, width, height = size
+    # Flipping the lowest bit of the pixel height marks the size as set by us: a user may also make the window one row lower.
     return rows + more, columns, width, height ^ 1
 
 
 class LastRow:
-    """The last row of a terminal that another program writes to, kept out of that program's way.
+    """The last row of a terminal that another program writes to.
 
-    The program is told that the terminal has a row less, and the terminal scrolls only the rows above. Nothing is drawn while
-    another job has the terminal, nor where writing would have to wait.
+    The terminal's size is set one row lower for the program, and only the rows above scroll. Nothing is drawn while
+    another job has the terminal, or if a write would block.
 
     Args:
-        descriptor: Of the terminal, open for writing; None for none, and then nothing is drawn.
+        descriptor: The terminal's descriptor, open for writing; None to draw nothing.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -309,15 +313,15 @@ class LastRow:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command below is to have in its environment: it says that the row is taken."""
+        """Variables for a child process's environment, which tell it that the row is in use."""
         return {} if self._told is None else {MARK: terminal_number(self._descriptor)}
 
     def draw(self, content: object, text: Callable[[int], str]) -> None:
-        """Show a content, unless it is shown already, in a window of this size.
+        """Show a content, unless it is already shown at the current size.
 
         Args:
-            content: Is recognised as an object.
-            text: Words it in so many columns, of which the last is not one: behind it some terminals begin a new row.
+            content: The content. It is compared by identity.
+            text: Returns the content as text for a number of columns.
         """
         if not self._usable:
             return
@@ -326,33 +330,34 @@ class LastRow:
                 self.release()
             elif content is self._content and self._told == read_size(self._descriptor):
                 return
-            # After Ctrl-S it takes no text.
+            # After Ctrl-S the terminal takes no text, and a write would block.
             elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
+                # The last column stays empty: after a character there some terminals begin a new row.
                 self._send(f"{SAVE}\x1b[{told[0] + 1};1H{PLAIN}{text(told[1] - 1)}{REST_OF_LINE}{RESTORE}")
                 self._content = content
-        except OSError:  # the terminal has gone
+        except OSError:  # the terminal is closed
             self._usable = False
 
     def release(self) -> None:
-        """Give the row back, empty; the next text takes it again."""
+        """Clear the row and return it to the terminal. The next content reserves it again."""
         told, self._told = self._told, None
         if told is None:
             return
         with suppress(OSError):
             size = read_size(self._descriptor)
-            full = with_rows(told, 1) if size == told else size
+            full = with_rows(told, 1) if size == told else size  # another size: the window was resized, and includes the row
             self._send(GIVE_BACK)
             if full != size:
                 fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *full))
         self._guard.expect(None)
 
     def close(self) -> None:
-        """Give the row back for good."""
+        """Clear the row and return it to the terminal for good."""
         self.release()
         self._guard.close()
 
     def _reserved(self) -> Size | None:
-        """Take the row, again where the window has another size now; return the size that the program is told, None without room."""
+        """Reserve the row, again if the window was resized. Return the size for the program; None if the terminal is too small."""
         size = read_size(self._descriptor)
         if size == self._told:
             return size
@@ -362,6 +367,7 @@ class LastRow:
         told = with_rows(size, -1)
         packed = struct.pack("HHHH", *told)
         self._guard.expect(GIVE_BACK, (packed, struct.pack("HHHH", *size)))
+        # Down and up first: if the cursor is on the last row, this scrolls its line out of the row to be reserved.
         self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told[0]}r{RESTORE}")
         fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, packed)
         self._told = told
@@ -372,35 +378,33 @@ class LastRow:
 
 
 def begin_line(descriptor: int) -> None:
-    """Go to the beginning of a line: the next one, if something stands on this one.
-
-    Spaces for a whole line end at the right edge of this one where nothing stood on it, and else on the next one.
-    """
+    """Move the cursor to the beginning of an empty line: this one, or the next one if this one has text."""
+    # One line of spaces ends at the right edge of this line if the cursor was at its beginning, and else on the next line.
     with suppress(OSError):
         if capable(descriptor):
             write_all(descriptor, f"{' ' * (read_size(descriptor)[1] or USUAL.columns)}\r{REST_OF_LINE}".encode())
 
 
 def terminal_number(descriptor: int) -> str:
-    """Return the device number of a terminal."""
+    """Return the device number of a terminal as text."""
     return str(os.fstat(descriptor).st_rdev)
 
 
 def read_size(descriptor: int) -> Size:
-    """Return the size of the terminal."""
+    """Return the size of a terminal, with pixels."""
     rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
     return rows, columns, width, height
 
 
-# What is typed, as names of keys: ``a``, ``up``, ``enter``, ``f1``. The same for every terminal's way of sending them: ``curses`` knows
-# the ways of the terminal that ``TERM`` names, which over ssh and in tmux is often another one than the keys come from.
+# Typed keys by name: ``a``, ``up``, ``enter``, ``f1``. The sequences of all common terminals are known here. ``curses`` knows only the
+# sequences of the terminal in ``TERM``, which over ssh and in tmux is often not the terminal that sends the keys.
 
 
 class MouseReport(NamedTuple):
     """A click of the left button, or a step of the wheel.
 
     Attributes:
-        kind: ``click``, ``up`` or ``down``: which way the wheel was turned.
+        kind: ``click``, or the direction of the wheel: ``up`` or ``down``.
         row: The row of the screen, from 0.
         column: The column, from 0.
     """
@@ -422,12 +426,12 @@ Pressed = str | MouseReport | Background
 """The name of a key, a report of the mouse, or the terminal's answer to ``ASK_BACKGROUND``."""
 ANSWER = re.compile(r"\x1b\]11;rgba?:([\da-f]{1,4})/([\da-f]{1,4})/([\da-f]{1,4})(?:/[\da-f]+)?(?:\x07|\x1b\\)", re.IGNORECASE)
 REPORT = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
-"""A button that is pressed (SGR, 1006); a release ends with ``m``."""
+"""A pressed button in the SGR form (1006). The report of a release ends with ``m``."""
 BUTTONS: Mapping[int, Literal["click", "up", "down"]] = {0: "click", 64: "up", 65: "down"}
 SHIFT_ALT_CTRL = 4 | 8 | 16
-"""Bits of a button that is pressed together with these keys."""
+"""Bits in a button's number for these keys held down."""
 ESCAPE_SECONDS = 0.15
-"""For how long the rest of a sequence is waited for: what is an Escape by itself is known only then."""
+"""Seconds to wait for the rest of a sequence. If nothing follows, an Escape character is the key."""
 CONTROL = {
     **{"\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\b": "backspace"},
     **{chr(number): f"ctrl-{chr(number + 96)}" for number in range(1, 27) if chr(number) not in "\r\n\t\b"},
@@ -436,23 +440,23 @@ BY_LETTER = {
     **{"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "Z": "backtab", "M": "enter"},
     **{"P": "f1", "Q": "f2", "R": "f3", "S": "f4"},
 }
-"""Ends of ``CSI`` and of ``SS3`` sequences; a keypad in application mode sends those too."""
+"""Keys by the last letter of ``CSI`` and ``SS3`` sequences. A keypad in application mode sends ``SS3`` too."""
 BY_NUMBER = {
     **{"1": "home", "7": "home", "4": "end", "8": "end", "5": "pageup", "6": "pagedown", "2": "insert", "3": "delete"},
     **{str(code): f"f{number}" for number, code in enumerate((11, 12, 13, 14, 15, 17, 18, 19, 20, 21, 23, 24), 1)},
 }
-"""Numbers of ``CSI number ~``; rxvt and the old PuTTY have 7 and 8."""
+"""Keys by the number of ``CSI number ~``. rxvt and old versions of PuTTY send 7 and 8."""
 KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+", "m": "-", "n": ".", "o": "/", "j": "*"}
 SEQUENCE = re.compile(
     r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|\]\d[^\x07\x1b]*(?:\x07|\x1b\\)|\](?!\d)(?=.)|[^\[O\]\x1b])", re.DOTALL
 )
-"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters), ``CSI``, ``SS3``, ``OSC``, a key with Alt."""
+"""A complete sequence: Linux console (``[[A`` is F1), mouse without 1006 (three letters), ``CSI``, ``SS3``, ``OSC``, or a key with Alt."""
 BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*|\](?:\d[^\x07\x1b]*\x1b?)?)?$", re.DOTALL)
 LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
 
 
 class KeyDecoder:
-    """Makes names of keys and reports of the mouse out of bytes, however those are cut into pieces. All else is left out."""
+    """Decoder of bytes from a terminal into keys and mouse reports, in pieces of any size. Unknown sequences are dropped."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -460,11 +464,11 @@ class KeyDecoder:
 
     @property
     def waiting(self) -> bool:
-        """Whether the end of a sequence is missing."""
+        """Whether the bytes so far end within a sequence."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[Pressed]:
-        """Take what was typed; return the keys and reports that are complete."""
+        """Decode bytes. Return the complete keys and reports."""
         text, self._rest = self._rest + self._decoder.decode(data), ""
         keys: list[Pressed] = []
         while text:
@@ -477,37 +481,37 @@ class KeyDecoder:
             elif BEGUN.match(text):
                 self._rest = text
                 break
-            else:  # something that no sequence goes on with
+            else:  # no sequence continues in this way
                 keys.append("escape" if text.startswith("\x1b\x1b") else "")
                 text = text[1:]
         return [key for key in keys if key]
 
     def settle(self) -> list[Pressed]:
-        """Take it that nothing more belongs to what has come: an Escape by itself is a key, a sequence without an end is none."""
+        """End an incomplete sequence after the wait: a lone Escape is a key, any other incomplete sequence is dropped."""
         rest, self._rest = self._rest, ""
         return ["escape"] if rest == "\x1b" else []
 
 
 def _report(sequence: str) -> MouseReport | None:
-    """Return the report of the mouse that a whole sequence is; None for any other one."""
+    """Return the mouse report of a complete sequence; None for any other sequence."""
     found = REPORT.fullmatch(sequence)
     kind = None if found is None else BUTTONS.get(int(found[1]) & ~SHIFT_ALT_CTRL)
     return None if found is None or kind is None else MouseReport(kind, max(0, int(found[3]) - 1), max(0, int(found[2]) - 1))
 
 
 def _background(sequence: str) -> Background | None:
-    """Return the background that an answer to ``ASK_BACKGROUND`` names; None for any other sequence."""
+    """Return the background of an answer to ``ASK_BACKGROUND``; None for any other sequence."""
     found = ANSWER.fullmatch(sequence)
     return None if found is None else Background(*(int(part, 16) / (16 ** len(part) - 1) for part in found.groups()))
 
 
 def _name(sequence: str) -> str:
-    """Return the key of a whole sequence; Shift, Alt and Ctrl beside it make no difference. Empty for one that is not known."""
+    """Return the key of a complete sequence, ignoring Shift, Alt and Ctrl. Empty for an unknown sequence."""
     if sequence in LINUX:
         return LINUX[sequence]
     if sequence.startswith("\x1b["):
         number, end = sequence[2:-1].partition(";")[0], sequence[-1]
-        if "M" in (end, sequence[2]):  # a report of the mouse; a keypad's Enter is ``SS3 M``
+        if "M" in (end, sequence[2]):  # a mouse report; ``M`` is Enter only in ``SS3 M``, from a keypad
             return ""
         return BY_NUMBER.get(number, "") if end == "~" else BY_LETTER.get(end, "")
     if sequence.startswith("\x1bO"):

@@ -1,11 +1,11 @@
-"""A small process beside one that changes a terminal, run as a script: it changes the terminal back when that one is killed.
+"""Script that restores a terminal if the process that changed it is killed. It runs as a child of that process.
 
-Its standard input is a pipe on which it is told, each time something was changed, what would change all of it back (``marshal`` writes
-it: a dict of ``text``, ``sizes`` and ``modes``, or None for nothing). The kernel closes the pipe in whatever way the other process ends;
-one that has put the terminal right itself has killed this one before. Standard output is the terminal that is drawn on, standard error
-the one that keys are read from.
+Before each change the parent writes to our standard input how to restore the terminal: a dict of ``text``, ``sizes`` and ``modes``, or
+None for nothing, encoded by ``marshal``. The kernel closes this pipe however the parent ends. A parent that restores the terminal
+itself kills this process first. Standard output is the terminal that is drawn on, and standard error the terminal that keys are read
+from.
 
-Sizes and modes are changed back only where they are still what was told: a shell may have taken the terminal by then.
+Size and modes are restored only if they are still the changed ones: a shell may have set them meanwhile.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # without its enumerations, which take as long as the interpreter
@@ -18,24 +18,25 @@ import termios
 from typing import Any
 
 PATIENCE = 5.0
-"""Seconds that a terminal which was stopped by Ctrl-S is waited for."""
+"""Seconds to wait for a terminal that Ctrl-S has stopped."""
 
 
 def main() -> None:
-    """Listen until the pipe is closed, and change the terminal back as was told last."""
+    """Read until the pipe is closed, and restore the terminal as the last message says."""
+    # A hang-up or Ctrl-C that kills the parent must not end this process before the terminal is restored.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     undo = None
     try:
         while True:
             undo = marshal.load(sys.stdin.buffer)
-    except (EOFError, ValueError, TypeError):  # it is gone, maybe in the middle of a word
+    except (EOFError, ValueError, TypeError):  # the parent has ended, perhaps in the middle of a message
         if undo is not None:
             change_back(undo)
 
 
 def change_back(undo: dict[str, Any]) -> None:
-    """Give the terminal its modes, its size and its screen back; a terminal that has gone needs nothing."""
+    """Restore the modes, the screen and the size of the terminal. A closed terminal needs nothing."""
     try:
         if undo["modes"] is not None:
             ours, before = undo["modes"]
