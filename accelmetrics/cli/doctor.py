@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -14,10 +13,8 @@ from accelmetrics._version import __version__
 from accelmetrics.backends.nvidia.kernel_log import KernelLog
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.rules import DEFAULT, rules_of
+from accelmetrics.monitor.findings import of_one_reading
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.text import brief, counted, printable, wrapped
 from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, SharedReadings, diagnose, examine
 
@@ -70,9 +67,7 @@ def check(options: Namespace, out: Stdout) -> int:
     except AccelMetricsError as error:
         out.write(f"UNKNOWN: {printable(str(error))}\n")
         return UNKNOWN
-    # One reading makes no time pass, so rules that need a condition to last find nothing here.
-    engine = FindingEngine(rules_of(DEFAULT), 1.0, {})
-    judged = engine.judge(snapshot, row_of(snapshot, time.monotonic()), (), joined=True).current
+    judged = of_one_reading(snapshot).current
     problems = [(STATUS_OF[one.severity], f"{one.key}: {one.message}") for one in judged if one.severity in STATUS_OF]
     devices = [device for backend in found.backends for device in backend.devices]
     problems += [(CRITICAL, f"{device.key} cannot be read: {device.problem}") for device in devices if not device.readable]

@@ -34,9 +34,10 @@ formats:
   table   for people, on a terminal and in a pipe alike: the default
   json    one document; with --interval, or --count above 1, a document a line
   jsonl   a document a line: the default of a stream
-  csv     a header, and a row a reading: timestamp, hostname, a column a key, empty
-          where a value is missing. Columns are those of the first reading, or of
-          the file that is added to; `accelmetrics metrics` has the units
+  csv     a header, and a row a reading: timestamp, hostname, a column a key,
+          empty where a value is missing. Columns are those of the first
+          reading, or of the file that is added to; `accelmetrics metrics` has
+          the units
   influx  line protocol for Telegraf, a point a device and one for the host
           (docs/other-monitors.md)
 A single document for --output, --flat, --topology or --indent is JSON.

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from accelmetrics.cli.output import WriteError, first_line, say
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
+from accelmetrics.monitor.findings import of_one_reading
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
 from accelmetrics.schemas.errors import WORDS, Unavailable
 from accelmetrics.schemas.metric import device_key, fill
@@ -77,7 +78,7 @@ def screen(snapshot: Snapshot, width: int) -> str:
 
     For a machine without devices it has the host's metrics, and why each vendor's devices are absent.
     """
-    view = node_view(Record(snapshot))
+    view = node_view(Record(snapshot, findings=of_one_reading(snapshot)))
     totals, host = view.summary, view.host
     used, total = host.get("memory_used_bytes"), host.get("memory_total_bytes")
     numbers = (
@@ -104,19 +105,20 @@ def screen(snapshot: Snapshot, width: int) -> str:
         parts[-1] += [clipped(line, width) for line in aligned(absent[:MOST_ABSENT], INDENT)]
         if len(absent) > MOST_ABSENT:
             parts[-1].append(f"{INDENT}and {len(absent) - MOST_ABSENT} more makers, none of them here")
-    wrong: dict[tuple[str, ...], list[str]] = {}  # devices with the same cause share one remark
+    wrong: dict[str, dict[tuple[str, str], list[str]]] = {}  # by advice; devices with the same cause share one remark
     for device in view.devices:
         if device.state != "ok":
-            wrong.setdefault((device.mark, device.note, ". ".join(device.advice)), []).append(device.label)
+            wrong.setdefault(". ".join(device.advice), {}).setdefault((device.mark, device.note), []).append(device.label)
     silent = {device.key for device in view.devices if device.silent is not None}
     for source in view.sources:
         named = set(DEVICE_REASON.findall(source.detail))
         if source.state != "ok" and not (named and named <= silent):  # the remarks on the devices cover it
             said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
-            wrong.setdefault((source.mark, said, source.advice), []).append(f"source {source.name}")
+            wrong.setdefault(source.advice, {}).setdefault((source.mark, said), []).append(f"source {source.name}")
     remarks = []
-    for (mark, said, advice), names_of_one in wrong.items():
-        remarks += wrapped(f"{mark} {', '.join(names_of_one)}: {said}", width, "")
+    for advice, causes in wrong.items():
+        for (mark, said), keys in causes.items():
+            remarks += wrapped(f"{mark} {', '.join(keys)}: {said}", width, "")
         remarks += wrapped(advice, width - 2, "  ")
     parts.append(remarks)
     more = f"{len(snapshot.metrics)} metrics: `accelmetrics dump --all`, or `--json`."

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
+from time import monotonic
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.measures import Measure, RuleInput
-from accelmetrics.monitor.rules import Rule
+from accelmetrics.monitor.rules import DEFAULT, Rule, rules_of
 from accelmetrics.monitor.step_measures import ANY
 from accelmetrics.schemas.errors import IN_ORDER, Unavailable
 from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings, HoldersOf, Step, plain_name
-from accelmetrics.schemas.ring import Row
+from accelmetrics.schemas.ring import Row, row_of
 from accelmetrics.schemas.snapshot import Snapshot
 
 findings_log = log.getChild("findings")
@@ -282,3 +283,8 @@ class FindingEngine:
                     missing.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
             for (metric, reason), (detail, keys) in missing.items():
                 yield CannotTell(rule.name, tuple(keys), metric, reason, detail)
+
+
+def of_one_reading(snapshot: Snapshot) -> Findings:
+    """Return the findings of the default rules on a single reading. Rules that need a condition to last find nothing."""
+    return FindingEngine(rules_of(DEFAULT), 1.0, {}).judge(snapshot, row_of(snapshot, monotonic()), (), joined=True)

@@ -87,7 +87,7 @@ SURFACES: dict[str, Callable[[Record, Path], str]] = {
     "report": reported,
 }
 JUDGED = frozenset(SURFACES) - {"dump", "dump NAME"}
-"""Surfaces that are given findings: a single reading has none."""
+"""Surfaces that are given findings: of a single reading, `dump` finds those that need no time."""
 
 
 def written(surface: str, values: dict[str, float]) -> list[str]:
@@ -150,6 +150,17 @@ def test_one_cause_is_one_remark_of_a_dump() -> None:
     detail = f"gpu.0: device_lost: {GONE}; gpu.1: parse_error: no number"
     node.sources["nvidia"] = BackendStatus("nvidia", "degraded", detail, "nvml", 0.01, "", 0.0, 1, 2)
     assert "source nvidia: degraded" in formats.screen(node.record().snapshot, 120)
+
+
+def test_a_dump_finds_what_the_first_reading_of_watch_finds() -> None:
+    """With the same severity; the advice for several devices is told once."""
+    node = Node(3)
+    node.set("gpu.0", {"uncorrectedMemoryErrors": 1})
+    node.set("gpu.2", {"uncorrectedMemoryErrors": 1, "correctedMemoryErrors": 5})
+    shown = formats.screen(node.record().snapshot, 120)
+    assert [about(shown, key).count("critical") for key in ("gpu.0", "gpu.1", "gpu.2")] == [1, 0, 1]
+    assert [about(shown, key).count("errors that could not be corrected: 1") for key in ("gpu.0", "gpu.2")] == [1, 1]
+    assert shown.count("Results since then may be wrong") == 1
 
 
 def test_the_page_gets_the_numbers_of_the_document() -> None:
