@@ -1,7 +1,7 @@
-"""What ``accelmetrics serve`` says of its node in JSON, the columns of the page's graphs, and the page's files.
+"""The web documents of ``accelmetrics serve``: the node in JSON, the columns of the page's graphs, and the page's static files.
 
-However many clients ask, the devices are read by the monitor alone. Each document is made once a reading, when it is first asked for, on
-the server's thread for answers, and kept as bytes until the next reading. Without a client nothing is made.
+Requests never read a device; only the monitor does. A document is built once for each reading, when a client first requests it, on the
+server's answer thread. Its bytes are kept until the next reading. Without clients nothing is built.
 """
 
 from __future__ import annotations
@@ -51,35 +51,38 @@ CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Files with these endings are served."""
+"""Suffixes of the files that are served, with their content types."""
 INDEX = "index.html"
 PER_SECOND = 100
-"""Readings in a second at most."""
+"""Largest number of readings in a second."""
 RECENT_VIEW = 10.0
-"""Seconds, or three intervals, for which a view tells since when a device of the next one is silent: views are made on request alone."""
+"""Largest age in seconds (or three intervals if longer) of a previous view from which the start of a device's silence is taken.
+
+Views are made only on request, so the previous one may be much older than the silence.
+"""
 MOST_KEPT = 128
-"""Answers of one reading that are kept: clients may ask for different parts of the history."""
+"""Largest number of cached answers of one reading. Clients may request many different parts of the history."""
 COMPRESSION = 5
-"""Of zlib."""
+"""Compression level of zlib."""
 GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
-"""The beginning of a gzip stream without a name or a time."""
+"""Header of a gzip stream without name and time."""
 HEARTBEAT = 3.0
-"""Seconds after which a stream without a new reading gets an empty line: the client tells a quiet node from a broken connection."""
+"""Seconds without a new reading after which a stream sends an empty line. It tells the client that the connection is alive."""
 LONGEST_NUMBER = 18
-"""Digits of the number of a reading."""
+"""Largest number of digits of a reading's sequence number in a request."""
 READINGS = 3600
-"""That are kept one by one: an hour at one a second."""
+"""Number of readings that are kept unchanged: one hour at one reading per second."""
 KEPT = 3600.0
-"""Seconds that graphs go back. Beyond ``READINGS`` there is the least and the greatest value of each stretch of time."""
+"""Default time span of the history in seconds. Before the last ``READINGS`` readings, only minimum and maximum of each bucket are kept."""
 POINTS = 600
-"""Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
+"""Largest number of points of a column. A longer column is reduced to minimum and maximum of each bucket."""
 RECENT = 60
-"""Readings for which a client gets what it lacks; one that lacks more gets everything."""
+"""Number of readings that a client may be behind to receive only the new columns. A client further behind receives everything."""
 SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 DIGITS = 3
-"""Behind the decimal point: more is not seen in a graph."""
+"""Decimals of values in columns. A graph does not show more."""
 DRAWN = {row.name: row for row in VALUES if row.name not in FIXED}
-"""What graphs can show."""
+"""Device values that graphs can show."""
 HOST = "host"
 HOST_GRAPHS: Mapping[str, tuple[str, str, float | None, Mapping[str, str]]] = {
     "host_cpu": ("host CPU", "%", 100.0, {"host_cpu_percent": "CPU"}),
@@ -87,23 +90,23 @@ HOST_GRAPHS: Mapping[str, tuple[str, str, float | None, Mapping[str, str]]] = {
     "host_disk": ("host disk, the busiest", "By/s", None, {"host_disk_read": "read", "host_disk_written": "written"}),
     "host_network": ("host network", "By/s", None, {"host_network_sent": "sent", "host_network_received": "received"}),
 }
-"""Graphs of the host: label, unit, the end of the scale, and the lines with their names."""
+"""Graphs of the host: label, unit, upper end of the scale (None if not fixed), and the lines with their labels."""
 HOST_LINES: Mapping[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
     "host_cpu_percent": ("cpu.", ".cpu_percent", fmean),
     "host_memory_percent": ("memory_percent", "", max),
-    # Disks lie in one another, volumes in disks: their sum would count bytes twice.
+    # The busiest disk, not the sum: a volume lies on a disk, so a sum would count its bytes twice.
     "host_disk_read": ("disk.", ".readBps", max),
     "host_disk_written": ("disk.", ".writeBps", max),
     "host_network_sent": ("network.sentBps", "", max),
     "host_network_received": ("network.recvBps", "", max),
 }
-"""Lines of the host: how the keys begin and end that each is made of, and how."""
+"""Lines of the host: prefix and suffix of the metric keys of each, and the function that combines their values."""
 TRAINING = "training "
-"""In columns, before the name of a program that logs steps."""
+"""Prefix of programs in the keys of columns, in place of a device."""
 MOST_PROGRAMS = 16
-"""Programs with graphs at once."""
+"""Largest number of programs with graphs."""
 RELOAD = 5
-"""Seconds until a browser that runs no scripts asks again."""
+"""Seconds after which the page without scripts is loaded again."""
 PLAIN_PAGE = """\
 <!doctype html>
 <html lang="en">
@@ -132,12 +135,12 @@ Column = list[float | None]
 
 
 class LatestReading:
-    """The latest record, and what was made of it: answers once for all clients that ask for them, on the loop's thread alone.
+    """The latest record, with its answers. Each answer is built once for all clients. For the event loop's thread only.
 
     Args:
-        sequence: Its number.
+        sequence: Sequence number of the reading.
         record: The record.
-        taken: When it came, by the monotonic clock.
+        taken: Time of arrival, by the monotonic clock.
     """
 
     def __init__(self, sequence: int, record: Record, taken: float) -> None:
@@ -153,11 +156,11 @@ class LatestReading:
         """Return an answer, compressed if the client accepts that.
 
         Args:
-            route: Of the request.
-            make: Gives the document, as text or in plain containers.
-            what: Which answer it is.
-            content_type: Of the answer.
-            line: Make it a line of a stream.
+            route: The request.
+            make: Function that returns the document, as text or in plain containers.
+            what: Key of the answer in the cache.
+            content_type: Content type.
+            line: Whether the answer is a line of a stream.
         """
         packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
 
@@ -179,14 +182,15 @@ class LatestReading:
 
 
 class NodeDocuments:
-    """The node's documents. Records are taken on one thread, documents made on another one.
+    """All documents of the node. One thread delivers records, another one builds the documents.
 
     Args:
         interval: Seconds between two readings.
-        page: Whether there is a page, which shows who the processes are, and graphs.
-        commands: Whether the command lines of processes are told.
-        max_age: A record older than this, in seconds, is not served; None: as :func:`~accelmetrics.exporters.scrape_cache.is_recent` says.
-        kept: Seconds that the page's graphs go back.
+        page: Whether the page is served. It adds the users and programs of processes, and graphs.
+        commands: Whether documents contain the command lines of processes.
+        max_age: Age in seconds from which a record is not served; None for the default of
+            :func:`~accelmetrics.exporters.scrape_cache.is_recent`.
+        kept: Time span of the page's graphs, in seconds.
     """
 
     def __init__(
@@ -198,18 +202,18 @@ class NodeDocuments:
         self._max_age = max_age
         self._kept = kept
         self._history = PageHistory(interval, kept) if page else None
-        # Above every number of an earlier run of this server, so that a client of that is given everything anew.
+        # Higher than every number of an earlier run of this server, so that clients of that run receive everything again.
         self._sequence = time.time_ns() // (10**9 // PER_SECOND)
         self._latest: LatestReading | None = None
         self._before: NodeView | None = None
         self._processes = ProcessLookup()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """On which streams wait for ``_news``."""
+        """The event loop on which streams wait for ``_news``."""
         self._news: asyncio.Future[None] | None = None
 
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
-        """What the server is to answer."""
+        """Routes for the server: path, handler class and its arguments."""
         made: dict[str, Callable[[LatestReading], object]] = {
             "/api/record": lambda reading: reading.record.to_json(),
             "/api/summary": lambda reading: self._view(reading).summary.to_dict(),
@@ -224,7 +228,7 @@ class NodeDocuments:
         return [(path, Route, {"give": give}) for path, give in given.items()]
 
     async def _give_document(self, make: Callable[[LatestReading], object], route: Route) -> None:
-        """Answer with a document of the latest reading; with none where the client has it."""
+        """Answer with a document of the latest reading, or with 304 if the client already has it."""
         reading = self.latest
         route.set_header("Cache-Control", "private, no-cache")
         route.set_header("Etag", f'W/"{reading.sequence}"')
@@ -236,25 +240,25 @@ class NodeDocuments:
         route.answer(await reading.answer(route, partial(make, reading), path, HTML if path == "/plain" else JSON))
 
     async def _give_columns(self, history: PageHistory, route: Route) -> None:
-        """Answer with the columns of the graphs: those since a reading that the client names, of the metrics that it names."""
+        """Answer with columns of graphs, for the metrics in the request and since the reading in the request."""
         query = _columns_query(route)
         reading = self.latest
         make, key = _columns(history, reading, *query)
         route.answer(await reading.answer(route, make, key))
 
     async def _give_updates(self, history: PageHistory, route: Route) -> None:
-        """Answer with two lines a reading for as long as the client stays: the state, and the columns since the client's last reading.
+        """Answer with two lines for each reading until the client leaves: the state, and the columns since its last reading.
 
-        A client that is slow to take a line misses readings, and gets their columns with the next one.
+        A client that receives slowly skips readings. Their columns are part of its next line.
         """
         since, metrics, devices, span, _, _ = _columns_query(route)
         loop, client = asyncio.get_running_loop(), route.client
         if self._loop is not loop:
             self._loop, self._news = loop, None
         sent = 0
-        self.latest  # noqa: B018  # a refusal has a status while no line was sent
+        self.latest  # noqa: B018  # raise before the first line: after it, the status can no longer be an error
         route.set_header("Content-Type", LINES)
-        route.set_header("X-Accel-Buffering", "no")  # nginx keeps lines back until it has many
+        route.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the lines
         route.set_header("Vary", "Accept-Encoding")
         empty = b"\n"
         if accepts_gzip(route.request.headers.get("Accept-Encoding", "")):
@@ -263,9 +267,9 @@ class NodeDocuments:
             empty = _packed_line(empty)
         while route.request.method != "HEAD":
             try:
-                await route.server.check(route)  # a password may no longer be right
+                await route.server.check(route)  # the password may have changed since
                 reading = self.latest
-            except HTTPError:  # the client asks again, and is told why
+            except HTTPError:  # end the stream: the client connects again and receives the error as a status
                 break
             if reading.sequence != sent:
                 make, key = _columns(history, reading, since, metrics, devices, span)
@@ -279,18 +283,18 @@ class NodeDocuments:
                 if (await asyncio.wait((self._news,), timeout=HEARTBEAT))[0]:
                     continue
                 route.write(empty)
-            client.wait(route.server.limits.write)  # unlike during other answers: it may be closed to make room
+            client.wait(route.server.limits.write)  # marks the connection as idle: the server may close it to make room
             await route.flush()
         route.finish()
 
     def _announce(self) -> None:
-        """Wake the streams."""
+        """Wake all waiting streams."""
         news, self._news = self._news, None
         if news is not None:
             news.set_result(None)
 
     def take(self, record: Record) -> None:
-        """Serve this record from now on. One of the same reading changes nothing."""
+        """Serve a record from now on. A record of the same reading as the last one is ignored."""
         before = self._latest
         if before is not None and before.record.snapshot.time_ns == record.snapshot.time_ns:
             return
@@ -299,7 +303,7 @@ class NodeDocuments:
             self._history.add(self._sequence, record.snapshot, record.steps)
         self._latest = LatestReading(self._sequence, record, time.monotonic())
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the server has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
                 self._loop.call_soon_threadsafe(self._announce)
 
     @property
@@ -307,7 +311,7 @@ class NodeDocuments:
         """The latest reading.
 
         Raises:
-            HTTPError: There is none that is recent.
+            HTTPError: There is no recent reading (status 503).
         """
         latest = self._latest
         if latest is None or not is_recent(latest.record, latest.taken, self._max_age):
@@ -323,7 +327,7 @@ class NodeDocuments:
         }
 
     def _view(self, reading: LatestReading) -> NodeView:
-        """Return the node at the latest reading, on the thread for answers."""
+        """Return the view of the node at the latest reading. For the answer thread only."""
         if reading.view is None:
             record, before = reading.record, self._before
             if before is not None and record.snapshot.time_ns - before.time_ns > 1e9 * max(RECENT_VIEW, 3 * self._interval):
@@ -337,10 +341,10 @@ ColumnsQuery = tuple[int, frozenset[str], frozenset[str], float | None, float | 
 
 
 def _columns_query(route: Route) -> ColumnsQuery:
-    """Return which columns a request asks for: since which reading, metrics, devices, span, begin and end.
+    """Return the arguments of a request for columns: last known reading, metrics, devices, span, begin and end.
 
     Raises:
-        HTTPError: What is asked for is no number, or no metric.
+        HTTPError: An argument is no number, or a metric is unknown (status 400).
     """
     told = route.get_query_argument("since", "0")
     if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
@@ -364,7 +368,8 @@ def _columns(
     begin: float | None = None,
     end: float | None = None,
 ) -> tuple[Callable[[], object], Hashable]:
-    """Return how columns are made that end with a reading, and the same key for all clients that are given the same."""
+    """Return a function that builds the requested columns up to a reading, and a key that is equal for equal requests."""
+    # A client that is too far behind, or that names a period, receives everything.
     if begin is not None or end is not None or not 0 <= reading.sequence - since <= RECENT:
         since = 0
     if span is not None and not since:
@@ -374,16 +379,16 @@ def _columns(
 
 
 def _packed_line(line: bytes) -> bytes:
-    """Compress a line of a stream without reference to the lines before it, so that all clients are sent the same bytes."""
+    """Return a compressed line of a stream. It refers to no earlier line, so that all clients can receive the same bytes."""
     compressor = zlib.compressobj(COMPRESSION, wbits=-zlib.MAX_WBITS)
     return compressor.compress(line) + compressor.flush(zlib.Z_FULL_FLUSH)
 
 
 def _seconds(route: Route, name: str) -> float | None:
-    """Return the seconds that a request names.
+    """Return an argument of a request in seconds; None if it is absent.
 
     Raises:
-        HTTPError: They are no number.
+        HTTPError: The argument is no number (status 400).
     """
     told = route.get_query_argument(name, "")
     if not told:
@@ -397,14 +402,14 @@ def _seconds(route: Route, name: str) -> float | None:
 
 
 class PageHistory:
-    """The last readings of the devices and the host, as rows of doubles; columns are made when they are asked for.
+    """The history behind the page's graphs: rows of values of the devices, the host and programs.
 
-    The last ``READINGS`` are kept one by one. Of a longer time there is the least and the greatest value of each stretch: a day takes
-    twice the memory of an hour. Readings are added on one thread, and read on another one.
+    The last ``READINGS`` rows are kept unchanged. Of older rows, only minimum and maximum of each bucket are kept, so one day takes twice
+    the memory of one hour. Columns are built on request. One thread may add readings while another one reads columns.
 
     Args:
         interval: Seconds between two readings.
-        kept: Seconds that are kept.
+        kept: Time span of the history, in seconds.
     """
 
     def __init__(self, interval: float, kept: float = KEPT) -> None:
@@ -413,22 +418,22 @@ class PageHistory:
         self._lock = Lock()
         self._rows = Ring(min(READINGS, max(RECENT, round(kept / interval))))
         self._width = kept / (READINGS / 2) if kept > READINGS * interval else 0.0
-        """Seconds of a stretch; 0 while all readings are kept one by one."""
+        """Width of a bucket in seconds; 0 if all readings are kept unchanged."""
         self._older = Ring(READINGS)
         self._stretch: list[Row] = []
         self._recent: deque[tuple[int, Row]] = deque(maxlen=RECENT + 1)
         self._steps = TrainingSeries()
         self._logged: dict[str, dict[str, tuple[float, float]]] = {}
-        """By program and name: the value logged last, and until when it holds."""
+        """By program and name: the last logged value, and the time until which it holds."""
         self.training: dict[str, dict[str, Any]] = {}
-        """By the key of its columns, each program that logged while the history was kept: its name, and the names of its values."""
+        """Programs that logged within the history, by the key of their columns: name, and names of the logged values."""
 
     def add(self, sequence: int, snapshot: Snapshot, steps: Sequence[Step] = ()) -> None:
-        """Remember a reading under its number, which rises, with the values that programs logged last."""
+        """Add a reading with the last logged values of programs. Sequence numbers must rise."""
         shown = snapshot.header
 
         def lay_out() -> tuple[Header, list[int], list[tuple[Callable[[Sequence[float]], float], list[int]]]]:
-            """Find the column of each device and metric: the first of the metric's keys that the device gives; and those of the host."""
+            """Return the header of a row, the index of each device value (the first key that the device has), and of the host lines."""
             places, found = shown.places, dict[str, int]()
             of_host: dict[str, tuple[Callable[[Sequence[float]], float], list[int]]] = {}
             for line, (head, tail, made) in HOST_LINES.items():
@@ -451,7 +456,8 @@ class PageHistory:
             drawn = wider
             values.extend(logged.values())
         with self._lock:
-            if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
+            # The clock was set back: start a new history, because times must rise.
+            if self._recent and seconds <= self._recent[-1][1].time:
                 self._rows.clear()
                 self._older.clear()
                 self._stretch.clear()
@@ -462,12 +468,12 @@ class PageHistory:
                 self._thin_out(row)
 
     def _log(self, seconds: float, steps: Sequence[Step]) -> dict[str, float]:
-        """Return by column the values that programs logged last: each for some steps, nan after that."""
+        """Return the last logged values of programs, by column. A value is NaN after it has expired."""
         for program, _, found in self._steps.add(steps):
             held = max(LEAST_HOLD, HELD * self.interval, HOLDS * (found.get("step_seconds") or 0.0))
             values = self._logged.pop(program, {})
             values |= {name: (math.nan if value is None else value, seconds + held) for name, value in found.items()}
-            self._logged[program] = values  # the one that logged last is the last
+            self._logged[program] = values  # keep the order of the last step, so that the oldest program is dropped first
             key = f"{TRAINING}{program}"
             self.training = {**self.training, key: {"name": program or "this program", "metrics": [*values]}}
         for program, values in list(self._logged.items()):
@@ -483,7 +489,7 @@ class PageHistory:
         }
 
     def _thin_out(self, row: Row) -> None:
-        """Collect the readings of a stretch; when it is over, keep their least and their greatest values."""
+        """Add a row to the current bucket. When the bucket ends, keep minimum and maximum of its values as two rows."""
         rows = self._stretch
         if rows and (rows[0].time // self._width != row.time // self._width or rows[0].header is not row.header):
             pairs = [
@@ -498,7 +504,7 @@ class PageHistory:
         rows.append(row)
 
     def _all(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Column], float]:
-        """Return the columns of all that is kept, and the seconds between two of its times at most."""
+        """Return all columns of the history, and the largest regular distance between two of its times, in seconds."""
         columns = History(self._rows).to_dict(wanted)
         first = columns["time"][0] if columns["time"] else None
         older = History(self._older).to_dict(wanted)
@@ -520,19 +526,19 @@ class PageHistory:
         *,
         until: int | None = None,
     ) -> dict[str, Any]:
-        """Return what came after a reading; everything where that is not among the recent ones.
+        """Return the columns after a reading, or all columns if that reading is no longer among the recent ones.
 
         Args:
-            since: The number of that reading.
-            metrics: Of these.
-            devices: Of these, by key; of all, if empty.
-            begin: Of everything, what is not before this, in seconds since 1970.
-            end: Nor after this.
-            until: No reading after the one of this number.
+            since: Sequence number of that reading.
+            metrics: Names of the metrics.
+            devices: Keys of the devices; empty for all.
+            begin: Start of the period if all columns are returned, in seconds since 1970.
+            end: End of that period.
+            until: Sequence number of the newest reading to include; None for the newest of all.
 
         Returns:
-            ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
-            ``series``: by device and metric a value for each of the times, None where there was none.
+            ``sequence``: number of the newest reading. ``complete``: whether these are all columns. ``times``: seconds since 1970.
+            ``series``: by device and metric, a value for each time; None if there is no value.
         """
 
         def wanted(name: str) -> bool:
@@ -555,13 +561,13 @@ class PageHistory:
             first = 0 if begin is None else bisect_left(times, begin)
             last = len(times) if end is None else bisect_right(times, end)
             times, columns = times[first:last], {name: column[first:last] for name, column in columns.items()}
-        # What is between the reading that the client has and the next is told too, and not that one itself.
+        # The first reading is the one that the client has. It is dropped, but a gap after it is included.
         places = self._with_gaps(times, pace)[int(partly) :]
         if len(places) <= POINTS:
             moments = [at for at, _ in places]
             found = {name: [None if place is None else column[place] for _, place in places] for name, column in columns.items()}
         else:
-            # A gap stands for two stretches at least without a reading, so that all fits.
+            # Each bucket gives two points. A gap replaces at least two empty buckets, so that the limit also holds with gaps.
             width = max(pace, (times[-1] - times[0]) / (POINTS // 2 - 1))
             stretches = list(_stretches(times, width))
             moments, found = [], {name: [] for name in columns}
@@ -582,7 +588,10 @@ class PageHistory:
         }
 
     def _with_gaps(self, times: Sequence[float], width: float) -> list[tuple[float, int | None]]:
-        """Return moments with the places of their values; None where nothing was read for so long that a line would be a lie."""
+        """Return times with the indices of their values. A long time without a reading gets an extra time without an index (None).
+
+        The graph then interrupts the line instead of drawing values that nobody measured.
+        """
         found: list[tuple[float, int | None]] = [(times[0], 0)] if times else []
         for place, (before, at) in enumerate(pairwise(times), 1):
             if at - before > HELD * width:
@@ -592,16 +601,17 @@ class PageHistory:
 
 
 def _rounded(value: float) -> float:
+    """Return a value rounded to the decimals of a graph."""
     return round(value, DIGITS)
 
 
 def _significant(value: float) -> float:
-    """Round to so many digits as are seen in a graph, however small the value is: learning rates are."""
+    """Return a value rounded to six significant digits, because learning rates are too small for a fixed number of decimals."""
     return float(f"{value:.6g}")
 
 
 def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
-    """Yield stretches of equal time that have readings: when each begins, and from where to where its readings stand."""
+    """Yield the buckets of equal time that have readings: start time, and first and last (exclusive) index of the readings."""
     first = 0
     for number, same in groupby(int(at // width) for at in times):
         last = first + sum(1 for _ in same)
@@ -610,7 +620,7 @@ def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, in
 
 
 def _extremes(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return the least and the greatest value, the earlier one first."""
+    """Return minimum and maximum, in the order of their times; None twice if there is no value."""
     known = [value for value in values if value is not None]
     if not known:
         return None, None
@@ -622,17 +632,18 @@ def _extremes(values: Sequence[float | None]) -> tuple[float | None, float | Non
 
 
 def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> dict[str, Any]:
-    """Return what the page shows of a node at one moment in new plain containers, ready for ``json``.
+    """Return the page's document about a node as a new dict, ready for ``json``.
 
     Args:
         view: The node.
-        sequence: The number of the reading.
-        commands: Whether the command lines of processes are told.
+        sequence: Sequence number of the reading.
+        commands: Whether to include the command lines of processes.
     """
     summary = view.summary
     used = {key for row in view.processes for key in row.uses}
     keys = [device.key for device in view.devices if device.key in used]
     keys += sorted(used.difference(keys))
+    # Devices refer to their findings by index, so that the document has each finding once.
     places = {finding: place for place, finding in enumerate(view.findings.current)}
     return {
         "sequence": sequence,
@@ -721,7 +732,7 @@ def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]
 
 
 def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
-    """Return a process on one device; the system's part is the same on each."""
+    """Return the entry of a process on one device. User, program and times are the same in its entries on other devices."""
     use = row.uses[key]
     told = {
         "device": key,
@@ -741,7 +752,7 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
 
 
 def plain_page(view: NodeView) -> str:
-    """Write a node as a document of HTML, for browsers that run no scripts; every text of it is escaped."""
+    """Return the HTML page of a node for browsers without scripts. All texts are escaped."""
     findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
     devices = [_device_cells(device) for device in view.devices]
     silent = []
@@ -754,7 +765,7 @@ def plain_page(view: NodeView) -> str:
         processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", used, row.holder or "-"))
     sources = []
     for source in view.sources:
-        # A device that does not answer has a row, which says why.
+        # Messages about single devices are left out here: the row of the device shows them.
         shown = [one for one in source.detail.split("; ") if not any(one.startswith(f"{device.key}: ") for device in view.devices)]
         sources.append((source.name, source.status, "; ".join(shown)))
     columns = ("Device", "State", "Util", "Memory", "Power", "Temp.", "Clock", "Note")
@@ -782,7 +793,8 @@ def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def _device_cells(device: DeviceView) -> list[str]:
-    """Return the row of a device. Its note leaves out the messages of its findings, which are listed above, and the word of its state."""
+    """Return the cells of a device's row."""
+    # The note omits the word of the state and the messages of findings: the page shows these elsewhere.
     values = device.values
     told = [device.word, *(finding.message for finding in device.findings)]
 
@@ -805,11 +817,11 @@ def _device_cells(device: DeviceView) -> list[str]:
     ]
 
 
-# The files of the page: those of this package and no other, each a route of its own, held in memory
+# The static files of the page. They are held in memory, and each has its own route, so no request can reach another file.
 
 
 def page_files() -> Mapping[str, bytes]:
-    """Read the files of the page, by name."""
+    """Return the content of the page's static files, by name."""
     views = files("accelmetrics.views")
     return {
         file.name: file.read_bytes()
@@ -820,14 +832,15 @@ def page_files() -> Mapping[str, bytes]:
 
 
 def file_routes() -> Iterator[tuple[str, type[Route], dict[str, Any]]]:
-    """Yield what answers with the page, at ``/``, and with its files, below ``/static/``."""
+    """Yield the routes of the page (``/``) and of its files (below ``/static/``)."""
     for name, body in page_files().items():
         path = "/" if name == INDEX else re.escape(f"/static/{name}")
         yield path, Route, {"compute": _answering(name, body), "linked": True}
 
 
 def _answering(name: str, body: bytes) -> Callable[[HTTPServerRequest], HttpAnswer]:
-    """Return what answers with one file. Clients keep it and ask whether it has changed: another release may be served here tomorrow."""
+    """Return a function that answers with one file."""
+    # "no-cache": clients keep the file but check whether it has changed, because an update of accelmetrics may change it.
     content_type = CONTENT_TYPES[name[name.rfind(".") :]]
     headers = {"Cache-Control": "no-cache", "Etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"', "Vary": "Accept-Encoding"}
     plain = HttpAnswer(body, content_type, headers)

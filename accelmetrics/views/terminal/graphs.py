@@ -111,7 +111,7 @@ def line_graph(
     marks = {place: mark for one in lines for place, mark in one.marks}
     drawn = _legend(title, lines, line_marks(len(series), style), spans if own else (), columns, style)
     height = rows - len(drawn)
-    height -= height >= TICKED
+    height -= height >= TICKED  # the row of the time axis
     across = max(1, columns - AXIS * len(axes))
     (left, left_scale), *right = axes.items()
     cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
@@ -144,6 +144,7 @@ def line_graph(
             texts[place * across // max(1, len(lines[0].points))] = mark
         for role, run in groupby(texts, key=itemgetter(1)):
             line.add("".join(text for text, _ in run), role)
+        # Only two units give a second scale.
         for its, scale in right:
             line.add("│", "dim").add(_scale_label(number, height, scale, its), "dim", AXIS - 1)
         drawn.append(line.parts())

@@ -1,4 +1,4 @@
-"""What is shown in place of the lists: help, all that is known of a device, findings; and a question before something is done."""
+"""Overlays, which replace the lists on the screen: help, details of devices and processes, findings, summary; and the dialog."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from accelmetrics.views.terminal.tables import LEVEL_WORDS, device_words, proces
 from accelmetrics.views.trails import PROCESS_VALUES, SPANS, Trails, process_key
 
 MOST_KEYS = 24
-"""Columns of the names of devices of which a finding says the same."""
+"""Largest width of the devices of a finding. If their list is wider, only the first is named, with the number of others."""
 GRAPHS_BESIDE = 38
-"""Columns that a graph has at least where two are beside each other."""
+"""Smallest width of graphs of a process that are drawn side by side."""
 GROUP_BESIDE, GROUP_ROWS = 58, 8
-"""Columns of a group of numbers of a device at least where several are beside each other, and the rows of its graph."""
+"""Smallest width of value groups that are drawn side by side, and height of their graphs."""
 LEAST_GRAPH, MOST_GRAPH = 4, 9
-"""Rows of a graph of a process."""
+"""Smallest and largest height of a graph of a process."""
 ABSENT_NAME = 12
-"""Columns of the name of a backend of which nothing is here."""
+"""Width of the name of a backend without devices."""
 LABEL = 22
-"""Columns of the names of values."""
+"""Width of the names of values."""
 IDENTITY = (
     *("vendor", "uuid", "pci_bus_id", "serial", "part_number", "architecture", "driver_version", "runtime_version", "firmware"),
     *("compute_capability", "numa_node", "cpu_affinity", "fabric", "chassis_serial", "chassis_slot", "tray_index", "host_id", "module_id"),
 )
-"""What does not change about a device, in the order of its details."""
+"""Fields of the identity that the details of a device show, in this order."""
 Told = tuple[str, str, Role]
-"""A name, a value in words, and what it is for."""
+"""A name, a value in words, and the role of the value."""
+# Shown in the help.
 MARKS_MEAN = (
     ("!", "a warning"),
     ("X", "lost, hung, or a critical finding"),
@@ -47,11 +48,11 @@ MARKS_MEAN = (
 
 
 class Pages:
-    """Lines of text of one width, put together from the top.
+    """A text of lines with equal width, built from top to bottom.
 
     Args:
-        width: Columns there are.
-        style: What the terminal can show.
+        width: Columns of the lines.
+        style: Capabilities of the terminal.
     """
 
     def __init__(self, width: int, style: ScreenStyle) -> None:
@@ -59,11 +60,11 @@ class Pages:
         self.lines: list[Drawn] = []
 
     def title(self, left: str, right: str = "") -> None:
-        """Add the title of a part."""
+        """Add the title of a section."""
         self.lines.append(rule(left, right, self._width, self._style))
 
     def text(self, words: str, role: Role = "plain", name: str | None = None) -> None:
-        """Add a text, on as many lines as it needs; behind a name, if it belongs to one."""
+        """Add a text, wrapped to as many lines as it needs, with an optional name before it."""
         label = 0 if name is None else min(LABEL, max(6, self._width // 3)) + 1
         room = max(8, self._width - label - 2)
         for number, part in enumerate(textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]):
@@ -73,7 +74,7 @@ class Pages:
             self.lines.append(line.add(part, role).parts())
 
     def pairs(self, found: Sequence[Told], label: int = LABEL) -> None:
-        """Add names of so many columns with values, side by side as often as there is room, to be read downwards."""
+        """Add names with values, in up to three columns that are read from top to bottom. ``label`` is the width of the names."""
         side = max(1, min(3, self._width // max(50, label + 20)))
         height = -(-len(found) // side)
         columns = self._width // side
@@ -85,7 +86,7 @@ class Pages:
             self.lines.append(line.parts())
 
     def flow(self, found: Sequence[Told], marks: str) -> None:
-        """Add names with values one behind the other, as many on a line as there is room for; the first with marks of lines of a graph."""
+        """Add names with values, as many on each line as fit. The first ones get the marks of the graph's lines and form its legend."""
         line = Line(self._style, self._width)
         for number, (name, words, role) in enumerate(found):
             mark = f"{marks[number]} " if number < len(marks) else ""
@@ -98,7 +99,7 @@ class Pages:
 
 
 def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = False) -> list[Drawn]:
-    """Explain keys, marks and filters."""
+    """Return the help: available keys, marks, and the fields of filters."""
     pages = Pages(width, style)
     pages.title("keys", "escape leaves")
     for key in KEYS:
@@ -117,15 +118,15 @@ def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = F
 def detail_lines(
     view: NodeView, row: DeviceView | SourceRow, trails: Trails | None, choices: Choices, width: int, style: ScreenStyle
 ) -> list[Drawn]:
-    """Tell all that is known of a device, or of a source that does not answer: what to do first.
+    """Return all details of a device, or of a source that does not answer. Problems and advice come first.
 
     Args:
         view: The node.
         row: The device or the source.
-        trails: The history for a graph of each group of numbers; None for no graphs.
-        choices: What is to be seen.
-        width: Columns there are.
-        style: What the terminal can show.
+        trails: The history, for a graph in each group of values; None for no graphs.
+        choices: The user's choices.
+        width: Columns of the screen.
+        style: Capabilities of the terminal.
     """
     pages = Pages(width, style)
     if isinstance(row, SourceRow):
@@ -176,7 +177,7 @@ def detail_lines(
 
 
 def absent_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Say that there is no accelerator, and why, for each vendor that was looked for."""
+    """Return lines that say why no accelerator was found, one for each backend."""
     pages = Pages(width, style)
     if view.absent:
         pages.title("no accelerator was found", "enter shows all of it  accelmetrics doctor")
@@ -188,8 +189,9 @@ def absent_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
 
 
 def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
-    """Tell all that is known of the chosen process: its command, what it uses over time, its tree, and its environment where asked for."""
+    """Return all details of the selected process: command, graphs of its use, process tree, and on request its environment."""
     pages = Pages(size[0], style)
+    # An opened process stays on the screen when it ends.
     row = next((one for one in view.processes if one.pid == choices.process), None)
     if row is None:
         pages.title(f"process {choices.process}", "escape leaves")
@@ -244,7 +246,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
 
 
 def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> None:
-    """Draw what a process used over time, as many graphs beside each other as there is room for."""
+    """Add the graphs of a process: one, two or four side by side."""
     width, height = size
     across = 4 if width >= GRAPHS_BESIDE * 4 else 2 if width >= GRAPHS_BESIDE * 2 else 1
     rows = min(MOST_GRAPH, max(LEAST_GRAPH, height // 6))
@@ -270,7 +272,7 @@ def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choi
 
 
 def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Choices, width: int, style: ScreenStyle) -> None:
-    """Add the numbers of a device in groups, each with its graph, as many beside each other as there is room for."""
+    """Add the value groups of a device, each with a graph: up to three groups side by side."""
     across = max(1, min(3, width // GROUP_BESIDE))
     room = width - 2 * (across - 1)
     widths = [room * (number + 1) // across - room * number // across for number in range(across)]
@@ -296,9 +298,11 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
                 Series(row.label, trails.points(device.key, row.name, choices.scale, wanted), row.unit, top_of(row, [device]))
                 for row in rows
             ]
+            # The graph's own title is dropped: the group has a title, and its values below form the legend.
             size, seconds = (columns, GROUP_ROWS), SPANS[choices.scale]
             part.lines += line_graph(title, series, rows[0].unit, None, seconds, size, style, choices.until_ns)[1:]
             marks = line_marks(len(lines), style)
+        # Values with a line come first, because ``flow`` gives the marks of the lines to the first values.
         ordered = {name: values[name] for name in (*lines, *values)}
         told = [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in ordered.items()]
         part.flow(told, marks)
@@ -313,7 +317,7 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
 
 
 def _in_words(device: DeviceView, name: str, value: float) -> str:
-    """Return a number of a device with its unit, beside its limit where it has one; old ones have a question mark."""
+    """Return a value with its unit, and with its limit if there is one. An old value ends with ``?``."""
     known = {**device.last, **device.values}
     if name == "memory_used_bytes":
         words = memory(value, known.get("memory_total_bytes"))
@@ -328,7 +332,7 @@ def _in_words(device: DeviceView, name: str, value: float) -> str:
 
 
 def _missing(pages: Pages, device: DeviceView) -> None:
-    """Tell what is missing, values with the same reason together."""
+    """Add the missing values, grouped by reason."""
     if device.missing:
         pages.title("what is missing, and why")
     labels: dict[MissingValue, list[str]] = {}
@@ -341,7 +345,7 @@ def _missing(pages: Pages, device: DeviceView) -> None:
 
 
 def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Tell what rules find, what is over, and what could not be judged."""
+    """Return the active findings, the ended ones, and the rules that cannot judge."""
     pages = Pages(width, style)
     found = view.findings
     pages.title(f"findings {len(found)}", "escape leaves")
@@ -364,14 +368,14 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
 
 
 def summary_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Show what the devices did since the start, or the last reset; the table is as wide as it was made."""
+    """Return the summary since the start or the last reset. The caller has made its table; wide lines are cut."""
     head, *rows = choices.summary or ("nothing was read",)
     lines = [rule("summary", "s saves it  r begins anew  escape leaves", width, style), Line(style, width).add(f"  {head}").parts()]
     return lines + [Line(style, width).add(row).parts() for row in rows]
 
 
 def dialog_lines(dialog: Sequence[str], width: int, style: ScreenStyle) -> list[Drawn]:
-    """Ask before something is done."""
+    """Return the lines of an open question."""
     title, *lines, keys = dialog
     pages = Pages(width, style)
     pages.title(title)
@@ -383,7 +387,10 @@ def dialog_lines(dialog: Sequence[str], width: int, style: ScreenStyle) -> list[
 
 
 def alike(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, those that say the same of several devices as one: of ``gpu.0-3,7``, of many of ``gpu.0 and 23 more``."""
+    """Return findings with equal ones merged: the same severity, rule and message on several devices.
+
+    The key of a merged finding names its devices: ``gpu.0-3,7``, or ``gpu.0 and 23 more`` if the list is too wide.
+    """
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same.setdefault((finding.severity, finding.rule, finding.message), []).append(finding)
@@ -400,7 +407,7 @@ def alike(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:
-    """Tell of a finding on one line."""
+    """Return a finding on one line."""
     state = STATE_OF[finding.severity]
     line = Line(style, width).add("X" if state == "bad" else "!" if state == "warn" else " ", role_of(state), 2)
     line.add(printable(finding.key or "the run"), role_of(state)).add("  ").add(finding.rule.replace("_", " "), "title").add("  ")
@@ -408,11 +415,13 @@ def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:
 
 
 def _finding(pages: Pages, finding: Finding, view: NodeView) -> None:
+    """Add a finding with its duration, and its advice while it is active."""
     role, now_ns = role_of(STATE_OF[finding.severity]), view.time_ns
     until = finding.until_ns
     lasted = duration(((now_ns if until is None else until) - finding.since_ns) / 1e9)
     when = f"for {lasted}" if until is None else f"{duration((now_ns - until) / 1e9)} ago, lasted {lasted}"
     device = view.device(finding.key)
+    # A silent device gives no values to judge, so an active finding about it describes its last readings.
     if until is None and device is not None and device.silent is not None and finding.rule not in GONE:
         when = f"{when}, as last seen"
     about = f"{finding.key}: " if finding.key else ""
@@ -422,6 +431,7 @@ def _finding(pages: Pages, finding: Finding, view: NodeView) -> None:
 
 
 def _source(pages: Pages, source: SourceRow) -> None:
+    """Add the status of a source."""
     role = role_of(source.state)
     pages.text(f"{source.status.replace('_', ' ')}{f': {source.detail}' if source.detail else ''}", role, "status")
     if source.advice:

@@ -1,4 +1,4 @@
-"""The picture of one node: as many lines as the terminal has, none wider than it is."""
+"""The terminal picture of one node: exactly as many lines as the terminal has, none wider than it."""
 
 from __future__ import annotations
 
@@ -47,35 +47,35 @@ from accelmetrics.views.training import TRAINING_VALUES
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
-"""Devices from which on they may become a map."""
+"""Number of devices from which they may be drawn as a map."""
 SHARE = 0.6
-"""Of the rows, what a list of many devices may take before it becomes a map."""
+"""Largest share of the rows for a list of many devices. A longer list becomes a map."""
 DEVICE_HEADINGS = {"DEV": "device", "NOTE": "state", "UTIL": "util", "MEM": "mem", "POWER/W": "power", "TEMP": "temp"}
-"""By heading, what a click on it puts the devices in order by."""
+"""Sort order of devices after a click on a heading."""
 TWO_COLUMNS = 180
-"""Columns from which on many devices stand in two lists beside each other, and the details of a single one beside its graphs."""
+"""Screen width from which many devices form two lists side by side, and a single device has its details next to its graphs."""
 ROOMY = 28
-"""Rows of the body from which on the host has a line."""
+"""Rows of the body from which the host has its own line."""
 LINES = 4
-"""Of a training in a graph, at most."""
+"""Largest number of lines in one training graph."""
 ROOM = 100
-"""Columns from which on a single graph of a training has the stretch of time in its title."""
+"""Width from which the title of a single training graph names the time span."""
 FINDINGS = 4
-"""Findings that have a line below the devices, at most."""
+"""Largest number of findings below the devices."""
 LEAST_WORST = 24
-"""Columns that the worst devices need beside the map."""
+"""Smallest width of the list of the worst devices next to the map. If there is less room, it is below the map."""
 
 
 class Spot(NamedTuple):
-    """A part of the screen that a click chooses: a row, a cell of the map, the heading of a column.
+    """A clickable part of the screen: a row, a cell of the map, or the heading of a column.
 
     Attributes:
-        line: The row of the screen, from 0.
-        left: Its first column, from 0.
-        right: The column behind its last one.
+        line: Row of the screen, from 0.
+        left: First column, from 0.
+        right: Last column plus one.
         pane: The list that it belongs to.
-        name: The device, node or process that has it; None for a heading.
-        order: What a heading puts the list in order by.
+        name: Device, node or process that a click selects; None for a heading.
+        order: Sort order that a click on a heading selects.
     """
 
     line: int
@@ -88,20 +88,20 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    """What stands on the screen.
+    """The content of the screen.
 
     Attributes:
-        lines: As many as the terminal has.
-        place: Row and column, from 0, of what is chosen or typed: the terminal's own mark is left there for Braille displays.
-        choices: What was chosen, made to fit what there is: what has gone is not chosen, nothing is scrolled too far.
-        devices: What can be chosen among the devices, in the order of the screen: keys of devices, names of silent sources.
-        processes: The numbers of the processes that can be chosen, in the order of the screen.
-        nodes: The names of the nodes that can be chosen, in the order of the screen.
-        across: How many devices stand beside each other in the map; 1 in a list.
-        page: Rows of the active list, or of the overlay, that are seen at once.
-        spots: What clicks choose.
-        programs: Those whose training can be shown.
-        times: When the oldest reading was that graphs can show, and the newest, in nanoseconds since 1970.
+        lines: Exactly as many lines as the terminal has.
+        place: Row and column of the cursor, from 0: the selected row, or the text that the user is typing. Braille displays follow it.
+        choices: The user's choices, corrected to existing rows and to the possible scroll positions.
+        devices: Keys of the devices and names of the silent sources that can be selected, in screen order.
+        processes: Ids of the processes that can be selected, in screen order.
+        nodes: Names of the nodes that can be selected, in screen order.
+        across: Devices in a row of the map; 1 for a list.
+        page: Number of visible rows of the active list or the overlay.
+        spots: Clickable parts.
+        programs: Programs with training graphs.
+        times: Times of the oldest and the newest reading that graphs can show, in nanoseconds since 1970.
     """
 
     lines: tuple[Drawn, ...]
@@ -117,7 +117,7 @@ class Picture:
     times: tuple[int, int] = (0, 0)
 
     def ansi(self, style: ScreenStyle) -> list[str]:
-        """Return the lines as they are written to a terminal."""
+        """Return the lines with escape sequences for a terminal."""
         return [ansi(line, style) for line in self.lines]
 
 
@@ -128,18 +128,18 @@ def picture(
     size: os.terminal_size = USUAL_SIZE,
     style: ScreenStyle = USUAL_STYLE,
 ) -> Picture:
-    """Draw a node.
+    """Return the picture of a node.
 
     Args:
         view: The node; None before the first reading.
-        trails: Its history.
-        choices: What is to be seen.
-        size: Of the terminal.
-        style: What the terminal can show.
+        trails: The history of the node.
+        choices: The user's choices.
+        size: Size of the terminal.
+        style: Capabilities of the terminal.
 
     Raises:
-        UnknownNameError: A filter has a field that there is not.
-        InvalidOptionError: A filter compares with what is no number.
+        UnknownNameError: A filter has an unknown field.
+        InvalidOptionError: A filter compares a number with a value that is no number.
     """
     width, height = size
     if view is None:
@@ -147,6 +147,7 @@ def picture(
         lines = [Line(style, width).add("reading …").parts()]
         return Picture(filled(lines, line, size), (0, 0) if column is None else (height - 1, column), choices)
     body = _Body(view, trails, choices, width, max(1, height - (height > 1) - (height > 2)), style)
+    # The host's values are in the first line only if the body has no line for them.
     top = [head(view, body.choices, width, style, not body.host)] if height > 1 else []
     line, column = foot(body.choices, body.note, width, style)
     row, at = body.place
@@ -166,40 +167,40 @@ def picture(
 
 
 def filled(lines: Sequence[Drawn], last: Drawn | None, size: os.terminal_size) -> tuple[Drawn, ...]:
-    """Return as many lines as there are rows, the last one at the end."""
+    """Return exactly as many lines as the terminal has rows. ``last`` is the bottom line."""
     ends = [] if last is None else [last]
     return tuple([*padded(lines, max(0, size.lines - len(ends)), size.columns), *ends][: size.lines])
 
 
 def window(number: int, chosen: int, top: int, room: int) -> int:
-    """Return how many rows are scrolled away, so that the chosen one is seen and no row is left empty."""
+    """Return the number of rows to scroll away at the top, so that the selected row is visible and no row of the screen is empty."""
     top = min(top, chosen)
     top = max(top, chosen - room + 1)
     return max(0, min(top, number - room))
 
 
 def scrolled(lines: list[Drawn], choices: Choices, room: int) -> tuple[list[Drawn], int, str]:
-    """Return what is seen of an overlay, how many of its lines are scrolled away, and which these are in words."""
+    """Return the visible lines of an overlay, the number of lines scrolled away at the top, and the position in words: ``1-20 of 64``."""
     top = max(0, min(choices.overlay_top, len(lines) - room))
     seen = lines[top : top + room]
     return seen, top, f"{top + 1}-{top + len(seen)} of {len(lines)}" if len(seen) < len(lines) else ""
 
 
 class _Body:
-    """The lines between the first and the last.
+    """The lines between the first and the last line of the screen.
 
     Attributes:
-        lines: They.
-        place: Row and column of what is chosen.
-        choices: What was chosen, made to fit.
-        note: What is to be said at the foot.
-        names: What can be chosen among the devices.
-        pids: What can be chosen among the processes.
-        across: Devices beside each other.
-        page: Rows of the active list.
-        host: Whether the host has a line among them.
-        spots: What clicks choose.
-        programs: Those whose training can be shown.
+        lines: The lines.
+        place: Row and column of the cursor.
+        choices: The user's choices, corrected to existing rows.
+        note: Note for the last line of the screen.
+        names: Devices and silent sources that can be selected.
+        pids: Processes that can be selected.
+        across: Devices in a row of the map.
+        page: Number of visible rows of the active list.
+        host: Whether the host has its own line.
+        spots: Clickable parts.
+        programs: Programs with training graphs.
     """
 
     def __init__(self, view: NodeView, trails: Trails, choices: Choices, width: int, height: int, style: ScreenStyle) -> None:
@@ -214,7 +215,7 @@ class _Body:
         self.names = tuple(map(row_name, self._rows))
         self.pids = tuple(process.pid for process in self._shown)
         device = choices.device if choices.device in self.names else ""
-        known = choices.process in self.pids or choices.overlay == "process"  # one that is opened may end
+        known = choices.process in self.pids or choices.overlay == "process"  # an opened process stays selected when it ends
         process = choices.process if known else next(iter(self.pids), 0)
         tagged = choices.tagged.intersection(one.pid for one in view.processes)
         self.choices = replace(choices, device=device, process=process, tagged=tagged)
@@ -251,7 +252,7 @@ class _Body:
         self.page = self._height
 
     def _draw(self) -> None:
-        """Share the rows out: devices first, the rest among findings, graphs and processes."""
+        """Draw the lists and graphs. Devices get their rows first; findings, graphs and processes share the rest."""
         view, width, height, style = self._view, self._width, self._height, self._style
         devices = [row for row in self._rows if isinstance(row, DeviceView)]
         if self.choices.device_filter:
@@ -260,6 +261,7 @@ class _Body:
             self._host_alone()
             return
         mapped, columns = self._form(len(devices))
+        # A list always has a selected device; in the map no selection means all devices.
         if not mapped and not self.choices.device and self.names:
             self.choices = replace(self.choices, device=self.names[0])
         across = map_across(devices, width)
@@ -297,7 +299,7 @@ class _Body:
             self._processes(processes)
 
     def _host_alone(self) -> None:
-        """Draw a machine without accelerators: why there are none, and the host's history."""
+        """Draw a machine without accelerators: the reasons, and graphs of the host."""
         view, width, height, style = self._view, self._width, self._height, self._style
         self.host = True
         self.lines.append(host_line(view, width, style))
@@ -314,6 +316,7 @@ class _Body:
             parts: list[list[Drawn]] = []
             shown = metrics[line * across : (line + 1) * across]
             for number, row in enumerate(shown):
+                # Integer division of the edges spreads the remainder, so that the graphs fill the whole width.
                 inside = width - 2 * (len(shown) - 1)
                 columns = inside * (number + 1) // len(shown) - inside * number // len(shown)
                 points = self._trails.points(HOST_KEY, row.name, self.choices.scale, points_across(columns, style))
@@ -324,7 +327,7 @@ class _Body:
         self.lines = padded(self.lines, height, width)
 
     def _form(self, devices: int) -> tuple[bool, int]:
-        """Return whether the devices are drawn as a map, else in how many lists beside each other."""
+        """Return whether the devices are drawn as a map, and otherwise the number of lists side by side."""
         if self.choices.form == "map" and devices:
             return True, 1
         fits = devices + 1 <= SHARE * self._height
@@ -333,7 +336,7 @@ class _Body:
         return not (fits or devices < MANY or self.choices.form == "list"), 1
 
     def _list(self, height: int, columns: int) -> None:
-        """Draw the devices as rows, in one list or two."""
+        """Draw the devices as a table, or as two tables side by side."""
         headed = int(height > 2 or (height == 2 and len(self._rows) == 1))
         room = max(1, height - headed)
         chosen = self.names.index(self.choices.device) if self.choices.device in self.names else 0
@@ -356,7 +359,7 @@ class _Body:
         self.lines += _wide(beside(blocks), self._width)
 
     def _map(self, devices: Sequence[DeviceView], across: int, side: int, height: int) -> None:
-        """Draw the devices as a map, with the worst beside or below it."""
+        """Draw the devices as a map, with the worst ones next to it or below it."""
         width, style = self._width, self._style
         full = map_lines(self._rows, self.choices, width if side < LEAST_WORST else width - side - 2, across, style)
         chosen = next((number for number, device in enumerate(devices) if device.key == self.choices.device), 0)
@@ -368,6 +371,7 @@ class _Body:
             line, left = number // across - top, map_label(devices) + 1 + number % across * CELL
             if 0 <= line < len(lines) - 1:
                 self.spots.append(Spot(len(self.lines) + 1 + line, left, left + CELL, "devices", device.key))
+        # The first line of the map is the heading, so its rows start one line below.
         if self.choices.pane == "devices":
             self.place = (len(self.lines) + 1 + chosen // across - top, map_label(devices) + 1 + chosen % across * CELL)
             self.page = seen - 1
@@ -380,7 +384,7 @@ class _Body:
         self.lines += lines
 
     def _graphs(self, devices: Sequence[DeviceView], height: int, mapped: bool) -> None:
-        """Draw the chosen metric, and others where there is room: of the chosen device, or of all of them."""
+        """Draw the graph of the chosen metrics, then others if there is room, and the training. Each is of one device or of all."""
         view, style, choices, width = self._view, self._style, self.choices, self._width
         one = next((device for device in devices if device.key == choices.device), None)
         whole = [device for device in devices if not device.parent] or list(devices)
@@ -397,7 +401,7 @@ class _Body:
         first = tuple(dict.fromkeys((*choices.beside, choices.metric)))
         panels = [first, *((name,) for name in self._trails.metrics if name not in first and (together or name in given))]
         across = min(max(1, min(3, (width - left) // (40 if single else 60))), len(panels))
-        alone = len(first) > 1  # its legend takes all of the width
+        alone = len(first) > 1  # several metrics get a row of graphs alone, because their legend is long
         grid = [panels[:1]] * alone + [panels[start : start + across] for start in range(alone, len(panels), across)]
         down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), len(grid)) if height else 0
         lines: list[Drawn] = []
@@ -416,14 +420,17 @@ class _Body:
     def _graph(
         self, names: Sequence[str], one: DeviceView, whole: Sequence[DeviceView], size: tuple[int, int], together: bool
     ) -> list[Drawn]:
-        """Draw one graph: of several metrics, those of one device and of the host; of one, what is chosen, or the host.
+        """Return one graph.
+
+        Several metrics are drawn as lines for one device and the host. A single metric is drawn for one device, for the host, as lines for
+        several devices, or as a band over all devices.
 
         Args:
             names: The metrics.
-            one: The device that is chosen.
-            whole: All devices.
+            one: The selected device.
+            whole: All devices without partitions.
             size: Columns and rows.
-            together: Whether the least, median and greatest of all devices are drawn, of a single metric.
+            together: Whether a single metric is drawn as a band (minimum, median, maximum) over all devices.
         """
         view, trails, style, choices = self._view, self._trails, self._style, self.choices
         scale, seconds, until = choices.scale, SPANS[choices.scale], choices.until_ns
@@ -441,6 +448,7 @@ class _Body:
             return line_graph(f"{one.label}, {choices.stretch}", drawn, row.unit, None, seconds, size, style, until)
         wanted = points_across(size[0], style)
         if choices.graphs == "lines" and len(whole) > 1 and not hosts[-1]:
+            # The selected device is first, because the first line is drawn on top.
             first = [one, *(device for device in whole if device is not one)][:SERIES]
             drawn = [Series(device.label, points(row, device)) for device in first]
             return line_graph(f"{row.label}, {choices.stretch}", drawn, row.unit, top_of(row, first), seconds, size, style, until)
@@ -452,17 +460,18 @@ class _Body:
         return graph(row, f"{about}, {choices.stretch}", found, size, style, band, seconds, until)
 
     def _training_rows(self, height: int) -> int:
-        """Return how many of the rows for graphs the training has: half of them, or all where two graphs have no room."""
+        """Return the rows that the training gets out of the rows for graphs: half, or all if two graphs do not fit; 0 without training."""
         return 0 if not self._training else height if height < 2 * LEAST_HEIGHT + 1 else (height + 1) // 2
 
     def _training_graphs(self, across: int, size: tuple[int, int]) -> list[Drawn]:
-        """Draw what a program logged over the time of the graphs above, in as many beside each other, with findings at the foot."""
+        """Return the training graphs, in the layout and time span of the device graphs above. Findings are marked at the bottom."""
         if self._training is None or size[1] < LEAST_HEIGHT:
             return []
         trails, style, choices = self._trails, self._style, self.choices
         program, logged = self._training
         across = min(across, len(logged))
         names = logged[: LINES * across]
+        # A program is named only if there are several, and without the name of this machine, which the first line shows.
         program = program.removesuffix(f" of {self._view.hostname}") if len(self.programs) > 1 else ""
         title = " ".join(filter(None, ("training", program))) + (f", {choices.stretch}" if across > 1 or size[0] >= ROOM else "")
         room = size[0] - 2 * (across - 1)
@@ -479,8 +488,9 @@ class _Body:
         return _wide(beside(parts), size[0])
 
     def _finding_marks(self, points: int) -> dict[int, tuple[str, Role]]:
-        """Return where findings began, by point of a graph; the worse one where there are two."""
+        """Return a mark for each point of a graph at which a finding began: the more severe one if there are several."""
         found: dict[int, tuple[str, Role]] = {}
+        # Critical findings come second, so that they replace warnings at the same point.
         for severity in ("warning", "critical"):
             for finding in (*self._view.findings.ended, *self._view.findings.current):
                 place = self._trails.place(finding.since_ns, self.choices.scale, points)
@@ -489,7 +499,7 @@ class _Body:
         return found
 
     def _processes(self, height: int) -> None:
-        """Draw the processes."""
+        """Draw the table of processes, or the reason why it is empty."""
         view, width, style, choices = self._view, self._width, self._style, self.choices
         count = f"{len(self._shown)} of {len(view.processes)}" if len(self._shown) != len(view.processes) else str(len(self._shown))
         lines: list[Drawn] = []
@@ -523,7 +533,7 @@ class _Body:
 
 
 def heading_spots(heading: Drawn, line: int, pane: Pane, orders: Mapping[str, str]) -> Iterator[Spot]:
-    """Yield where the headings are that put a list in order, by their texts."""
+    """Yield a clickable part for each heading with a sort order."""
     left = 0
     for text, _ in heading:
         right = left + cells(text)
@@ -533,18 +543,18 @@ def heading_spots(heading: Drawn, line: int, pane: Pane, orders: Mapping[str, st
 
 
 def direction_mark(order: str, reverse: bool, style: ScreenStyle) -> str:
-    """Return an arrow that points up where a list begins with the least."""
+    """Return an arrow for the direction of a sort order: up if the smallest comes first."""
     up = (order in ASCENDING) != reverse
     return ("^" if up else "v") if style.ascii else ("▲" if up else "▼")
 
 
 def _wide(lines: Sequence[Drawn], width: int) -> list[Drawn]:
-    """Return lines filled up to a width."""
+    """Return the lines, filled with spaces to a width."""
     lacking = [width - sum(cells(text) for text, _ in line) for line in lines]
     return [[*line, (" " * number, "plain")] if number > 0 else line for line, number in zip(lines, lacking, strict=True)]
 
 
-# The first and the last lines: the node in numbers, the host, keys, and what is said or typed
+# The first and the last lines: totals of the node, the host, keys, messages and input
 
 HOST = (
     ("cpu_percent", "cpu", "%"),
@@ -560,14 +570,14 @@ HOST = (
     ("process_cpu_percent", "watched process cpu", "%"),
     ("process_memory_bytes", "memory", "By"),
 )
-"""What the host's line tells, in order."""
+"""Values in the host's line, in order: name, label, unit."""
 
 Piece = tuple[str, int, Role]
-"""A part of a line that is there as a whole or not at all: its text, its rank (lower ones are there first), what it is for."""
+"""A part of a line that is drawn whole or not at all: text, rank (lower ranks are placed first), role."""
 
 
 def pieces(left: Sequence[Piece], right: Sequence[Piece], width: int, style: ScreenStyle) -> Drawn:
-    """Draw as many pieces as there is room for, some at the left, some at the right."""
+    """Return a line with as many pieces as fit, some on the left and some on the right."""
     room = width + SPACE
     kept: set[int] = set()
     every = [*left, *right]
@@ -589,7 +599,7 @@ def pieces(left: Sequence[Piece], right: Sequence[Piece], width: int, style: Scr
 
 
 def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host: bool = True) -> Drawn:
-    """Draw the node in numbers, those of the host among them unless it has a line of its own."""
+    """Return the first line: totals of the node, and problems. It includes host values if the host has no separate line."""
     totals = view.summary
     left: list[Piece] = [(short_name(view.hostname, width), 0, "head")]
     left += [(f"{count} {kind}", 3, "plain") for kind, count in totals.kinds.items()]
@@ -622,7 +632,7 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
 
 
 def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
-    """Draw what the host is at."""
+    """Return the line with the host's values."""
     told: list[Piece] = [("host", 0, "title")]
     for rank, (name, label, unit) in enumerate(HOST):
         value = view.host.get(name)
@@ -638,14 +648,16 @@ def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
 
 
 def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: bool = False) -> tuple[Drawn, int | None]:
-    """Draw the last line; return it, and the column in which something is typed.
+    """Return the last line, and the column of the cursor while the user is typing (else None).
+
+    The line shows the first of these that is present: input, menu, message, and otherwise the note with the keys.
 
     Args:
-        choices: What is to be seen.
-        note: What is said where nothing else is, before the keys.
-        width: Columns there are.
-        style: What the terminal can show.
-        fleet: Whether it is the picture of a fleet.
+        choices: The user's choices.
+        note: Note before the keys.
+        width: Columns of the screen.
+        style: Capabilities of the terminal.
+        fleet: Whether the picture shows a fleet.
     """
     typed = choices.input
     if typed is not None:
@@ -653,7 +665,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
         text, before = style.text(typed.text), cells(style.text(typed.text[: typed.at]))
         problem = f"  {typed.problem}" if typed.problem else ""
         room = max(1, width - cells(label) - 1)
-        while before >= room:  # the beginning goes out of sight
+        while before >= room:  # scroll the text, so that the cursor stays visible
             before -= cells(text[:1])
             text = text[1:]
         line = Line(style, width).add(label, "title", min(cells(label), width))
@@ -675,7 +687,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
 
 
 def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Draw the orders of the active list with their letters, in place of the foot; the one that rules stands out, with its direction."""
+    """Return the menu of sort orders of the active list, with their letters. The current one is highlighted and has its direction."""
     line = Line(style, width).add("order: ", "title")
     now, reverse = choices.order
     for letter, order in order_letters(choices.pane).items():
@@ -685,7 +697,7 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
 
 
 def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Draw the columns of the active list with their letters, in place of the foot; those that are shown are in capitals."""
+    """Return the menu of columns of the active list, with their letters. Visible columns are in capitals."""
     line = Line(style, width).add("columns: ", "title")
     hidden = choices.process_hidden if choices.pane == "processes" else choices.device_hidden
     for letter, title in column_letters(choices.pane).items():
@@ -695,5 +707,5 @@ def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
 
 
 def short_name(hostname: str, width: int) -> str:
-    """Return a machine's name without its domain where there is no room for it."""
+    """Return a host name, without its domain if it takes more than a third of the width."""
     return hostname if cells(hostname) <= width // 3 else hostname.partition(".")[0]
