@@ -1,4 +1,4 @@
-"""Readings of other machines: of one ``accelmetrics serve`` (``watch --url``), of many, or of a Prometheus that has them (``--fleet``)."""
+"""Readings of other machines: from one ``accelmetrics serve`` (``watch --url``), or from many or a Prometheus (``--fleet``)."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ T = TypeVar("T")
 
 RECORD, SUMMARY = "/api/record", "/api/summary"
 PATIENCE = 3.0
-"""Seconds that machines have for an answer."""
+"""Seconds to wait for a machine's answer."""
 LARGEST_ANSWER = 4 * 1024 * 1024
 MOST_AT_ONCE = 64
 NOT_MODIFIED = 304
 SHORTEST = 1.0
-"""Seconds between two rounds at least: that often nodes read."""
+"""Minimum seconds between two polls of a fleet. Nodes take readings this often."""
 
 
 Access = tuple[Mapping[str, str], ssl.SSLContext | None]
-"""How machines are asked: headers, credentials among them, and the authorities whose certificates are believed; None for the system's."""
+"""Request headers, with credentials, and the TLS context with trusted authorities; None for the system's authorities."""
 
 
 def access_of(options: Namespace, password: str = "") -> Access:
-    """Read the files that the options name.
+    """Return the headers and the TLS context, reading the files that the options name.
 
     Args:
-        options: Of the command.
-        password: ``name:password`` of the address; a token comes before it.
+        options: The command's options.
+        password: ``name:password`` from the address. A token in the options replaces it.
 
     Raises:
         InvalidOptionError: A file cannot be read.
@@ -74,14 +74,14 @@ def access_of(options: Namespace, password: str = "") -> Access:
 
 @dataclass(frozen=True)
 class NodeState(Generic[T]):
-    """What is known of a machine.
+    """The last known state of a machine.
 
     Attributes:
         node: The machine.
-        content: Its last answer; None before the first.
-        taken: When that answer came first, by the monotonic clock.
-        failure: Why there is no answer now, in words; empty where there is one.
-        since: Since when, in seconds since 1970.
+        content: Its last answer; None before the first one.
+        taken: Time at which this answer first arrived, on the monotonic clock.
+        failure: The reason why it does not answer now; empty if it does.
+        since: Time at which it stopped answering, in seconds since 1970.
         tag: The ``Etag`` of the last answer.
     """
 
@@ -94,21 +94,19 @@ class NodeState(Generic[T]):
 
 
 class NodePolls(Generic[T]):
-    """Machines that are asked again and again, side by side, on a thread of their own: one that hangs delays nothing else.
-
-    Redirects are not followed: credentials go where they were told to.
+    """Poller of several machines at the same time, on its own thread. A machine that hangs does not delay the others.
 
     Args:
-        nodes: Returns the machines; called at each round, and cheap.
-        access: How they are asked.
-        path: What they are asked for.
-        interval: Seconds between two rounds.
-        read: Makes the content of an answer; whatever it raises is the failure of that machine alone.
-        patience: Seconds that a machine has for an answer.
-        largest: Bytes that an answer may have.
+        nodes: Returns the machines. It is called before each poll and must be fast.
+        access: Request headers and TLS context.
+        path: The path to request.
+        interval: Seconds between two polls.
+        read: Parses an answer. An error that it raises becomes the failure of this machine only.
+        patience: Seconds to wait for an answer.
+        largest: Maximum size of an answer in bytes.
 
     Attributes:
-        states: By name, what is known of each machine; another object after each round.
+        states: The last known state of each machine, by name. Each poll makes a new mapping.
     """
 
     def __init__(
@@ -141,8 +139,8 @@ class NodePolls(Generic[T]):
         threading.Thread(target=run, name="accelmetrics-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Ask no more; what is being asked is given up."""
-        with suppress(RuntimeError):  # it has ended
+        """Stop polling and cancel requests in progress."""
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._polling.cancel)
 
     async def _poll(self) -> None:
@@ -162,13 +160,17 @@ class NodePolls(Generic[T]):
             await asyncio.sleep(due - self._loop.time())
 
     async def _ask(self, client: SimpleAsyncHTTPClient, known: NodeState[T]) -> NodeState[T]:
-        """Ask a machine. Where nothing has changed since its last answer, what is known of it is returned as it is."""
+        """Request a machine's state. If its answer has not changed, return the known state.
+
+        Raises:
+            HTTPClientError: The machine answers with an error.
+        """
         request = HTTPRequest(
             known.node.address(self._path),
             headers={**self._headers, **({"If-None-Match": known.tag} if known.tag else {})},
             connect_timeout=self._patience,
             request_timeout=self._patience,
-            follow_redirects=False,
+            follow_redirects=False,  # credentials are sent only to the machine that the user named
             decompress_response=False,
             ssl_options=self._tls,
         )
@@ -184,7 +186,7 @@ class NodePolls(Generic[T]):
         return NodeState(known.node, read.value, time.monotonic(), tag=answer.headers.get("Etag", ""))
 
     def _answered(self, known: NodeState[T], asked: asyncio.Task[NodeState[T]]) -> NodeState[T]:
-        """Return what a question came to; whatever it failed of costs this machine alone."""
+        """Return the state after a request. Any error becomes the failure of this machine only."""
         if not asked.done() or asked.cancelled():
             return self._failed(known, f"no answer within {self._patience:g} s")
         error = asked.exception()
@@ -194,7 +196,7 @@ class NodePolls(Generic[T]):
             return self._failed(known, f"{type(error).__name__}: {error}")
         said = ""
         if error.response is not None and error.response.headers.get("Content-Type", "").startswith(("text/plain", "application/json")):
-            said = error.response.body.decode("utf-8", "replace")  # the reason, where it is one of ours or Prometheus'
+            said = error.response.body.decode("utf-8", "replace")  # accelmetrics serve and Prometheus give the reason here
         failure = f"{error}: {words(said)}" if said else str(error)
         if error.code == 404:
             path = self._path.partition("?")[0]
@@ -207,13 +209,13 @@ class NodePolls(Generic[T]):
 
 
 class RemoteSource(WatchSource):
-    """The readings of another machine.
+    """Readings of another machine.
 
     Args:
         node: The machine.
-        access: How it is asked.
-        interval: Seconds between two questions.
-        levels: From where on values are warnings.
+        access: Request headers and TLS context.
+        interval: Seconds between two polls.
+        levels: Levels above which values are warnings.
     """
 
     def __init__(self, node: Node, access: Access, interval: float, levels: WarningLevels) -> None:
@@ -225,19 +227,19 @@ class RemoteSource(WatchSource):
 
     @property
     def label(self) -> str:
-        """Where the readings come from."""
+        """The machine's name and port."""
         return self._node.target
 
     @property
     def notice(self) -> str:
-        """Why nothing new comes."""
+        """The reason why the machine does not answer; empty if it does."""
         if not self._state.failure:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self._state.since))
         return f"no answer since {since}: {self._state.failure}"
 
     def look(self) -> bool:
-        """Take what is new; return whether there is another view, or another reason for none."""
+        """Take a new record, or mark the last one as old. Return whether the view or the reason for its absence has changed."""
         state, before = self._polls.states.get(self._node.target, self._state), self._state
         now = time.monotonic()
         self._state = state
@@ -258,15 +260,15 @@ class RemoteSource(WatchSource):
         return True
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._polls.close()
 
 
 def remote_source(options: Namespace, levels: WarningLevels) -> RemoteSource:
-    """Return the source of the machine of ``--url``.
+    """Return the source for the machine of ``--url``.
 
     Raises:
-        UsageError: It is no address.
+        UsageError: The text is no address.
         InvalidOptionError: A file cannot be read.
     """
     try:
@@ -278,15 +280,15 @@ def remote_source(options: Namespace, levels: WarningLevels) -> RemoteSource:
 
 
 def parse_address(url: str, flag: str, wanted: str) -> tuple[Node, str]:
-    """Return the machine of an address, such as ``https://user:password@node/below``, and the name and password in it.
+    """Return the machine and the ``name:password`` of an address like ``https://name:password@node/path``.
 
     Args:
         url: The address.
-        flag: The flag that gave it, for the message.
-        wanted: What the address should be of.
+        flag: The flag with the address, for the error message.
+        wanted: The kind of service at the address, for the error message.
 
     Raises:
-        UsageError: It is no address.
+        UsageError: The text is no address.
     """
     try:
         parts = urlsplit(url)
@@ -303,17 +305,17 @@ def parse_address(url: str, flag: str, wanted: str) -> tuple[Node, str]:
 
 
 class FleetSource:
-    """The nodes of a Prometheus, or of a file of hosts that is read again when it has changed, and how each stands.
+    """States of a fleet's nodes, from a Prometheus or from the nodes in a file of hosts. A changed file is read again.
 
     Args:
-        options: Of the command.
+        options: The command's options.
 
     Attributes:
-        answers: How the nodes stand.
-        opens: Whether a node can be opened: those of a file are asked themselves.
+        answers: The state of each node.
+        opens: Whether a node can be opened. This needs a file of hosts, with which each node is polled itself.
 
     Raises:
-        UsageError: It is neither an address nor a file.
+        UsageError: ``--fleet`` is neither an address nor a file.
         InvalidOptionError: A file cannot be read.
     """
 
@@ -336,7 +338,7 @@ class FleetSource:
             self._polls = NodePolls(lambda: [prometheus], access_of(options, password), QUERY, interval, read_nodes, *limits)
 
     def look(self) -> bool:
-        """Take what is new; return whether there is something. Of a node that gives no answer now, nothing of the last one is shown."""
+        """Take new answers. Return whether there are any. A node that does not answer now loses its last values."""
         states, before = self._polls.states, self._states
         if states is before:
             return False
@@ -351,43 +353,45 @@ class FleetSource:
         return True
 
     def opened(self, name: str, levels: WarningLevels) -> RemoteSource | None:
-        """Return the source of one node; None where it is in the file no more."""
+        """Return the source for one node; None if it is no longer in the file."""
         node = next((node for node in self._nodes() if node.target == name), None)
         return None if node is None else RemoteSource(node, access_of(self._options), self._options.interval, levels)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._polls.close()
 
 
-# What a Prometheus has of nodes, in one query: series of ``accelmetrics serve``, our recording rules and our alerts
+# Nodes in a Prometheus, read by one query for series of ``accelmetrics serve``, of our recording rules and of our alerts
 
 PROMETHEUS_INTERVAL = 5.0
-"""Seconds between two queries at least: a Prometheus scrapes every 15 s or so."""
+"""Minimum seconds between two queries. A Prometheus usually scrapes every 15 s."""
 PROMETHEUS_PATIENCE = 10.0
 LARGEST_PROMETHEUS_ANSWER = 64 * 1024 * 1024
-"""Bytes: 8 devices of each of 4096 nodes are about 30 MiB."""
+"""Maximum size of an answer in bytes. An answer for 4096 nodes with 8 devices each is about 30 MiB."""
 NODES, POWER, LIMIT, BUSY = (
     "instance:accel_devices_expected:max1d",
     "instance:accel_power_watts:sum",
     "instance:accel_power_limit_watts:sum",
     "accelerator:accel_utilization:ratio",
 )
-"""Series of deploy/prometheus/recording.yml. The first is of all nodes of the last day, those that are away too."""
+"""Series of deploy/prometheus/recording.yml. The first one covers all nodes of the last day, also if they do not answer now."""
 NODE_UP, DEVICE_UP, SOURCE_UP, ALERTS = "accelmetrics_up", "accel_up", "accelmetrics_collect_success", "ALERTS"
 NAMES = "|".join((NODES, POWER, LIMIT, BUSY, NODE_UP, DEVICE_UP, SOURCE_UP, ALERTS))
 QUERY = "/api/v1/query?query=" + quote(f'{{__name__=~"{NAMES}",alertstate!="pending"}}')
 SEVERITIES: dict[str, State] = {"critical": "bad", "warning": "warn"}
 HEAT = ("AccelHot", "AccelOverheating", "AccelNearSlowdown")
 Series = tuple[Mapping[str, str], float, float]
-"""Of a series: its labels, the time of its value in seconds since 1970, and the value."""
+"""Labels of a series, the time of its value in seconds since 1970, and the value."""
 
 
 def read_nodes(text: str) -> list[NodeAnswer]:
-    """Return how each node stands, by the answer to :data:`QUERY`; one that says what is missing where there are no nodes.
+    """Return the state of each node from a Prometheus' answer to :data:`QUERY`.
+
+    If there are no nodes, the only state has a failure that names the missing series or rules.
 
     Raises:
-        DocumentError: It is no answer to an instant query.
+        DocumentError: The text is no answer to an instant query.
     """
     nodes: dict[tuple[str, str], dict[str, list[Series]]] = {}
     try:
@@ -410,14 +414,19 @@ def read_nodes(text: str) -> list[NodeAnswer]:
 
 
 def _answer(name: str, series: Mapping[str, Sequence[Series]]) -> NodeAnswer:
-    """Return how a node stands by its series, which are given by their names."""
+    """Return the state of a node.
+
+    Args:
+        name: The node's name.
+        series: The node's series, by metric name.
+    """
     values = {what: found[-1][2] for what, found in series.items()}
     if not values.get(NODE_UP):
         away = "accelmetrics serve reads nothing there" if NODE_UP in values else "no answer: Prometheus gets nothing from it"
         return NodeAnswer(name, failure=away)
     busy: dict[str, list[float]] = {}  # a Trainium has a series for each core
     alerts: dict[str, dict[str, State]] = {}
-    # Partitions, such as gpu.0.mig.1, stand below their devices.
+    # Only whole devices count: a key of a partition, such as gpu.0.mig.1, has more dots.
     on_devices = {what: [one for one in found if one[0].get("accelerator", "").count(".") == 1] for what, found in series.items()}
     lost = {labels["accelerator"]: not value for labels, _, value in on_devices.get(DEVICE_UP, ())}
     for labels, _, value in on_devices.get(BUSY, ()):

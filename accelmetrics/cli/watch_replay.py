@@ -1,4 +1,4 @@
-"""``watch --replay``: a recording at its own pace, faster, or from another place."""
+"""``watch --replay``: playback of a recording, at its own pace or another, from any place; ``watch FILE`` follows a growing one."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ from accelmetrics.views.trails import BUCKETS, HOST_KEY, HOST_VALUES, SCALES, SP
 
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 BUDGET = 0.04
-"""Seconds that each of going through, playing and filling may take at a look."""
+"""Seconds per look for each of three tasks: indexing the files, playing records, and filling the history."""
 SECOND = 1_000_000_000
 LOGGED_IN_LINE = b'"training":'
-"""In lines of records in which a program logged something."""
+"""Text in the line of a record in which a program logged a step."""
 
 
 class ReplaySource(WatchSource):
-    """A recording that is played.
+    """Playback of a recording.
 
-    Its files are gone through a little at each look, so that keys are heard meanwhile. After a jump the history is made of the lines
-    before that place, and of one record for each point of the longer scales.
+    Its files are indexed a little at each look, so that keys are handled meanwhile. After a jump the history is filled
+    from the lines before that place, and from one record for each point of the longer scales.
 
     Args:
         path: The recording's name.
-        levels: From where on values are warnings.
-        host: The host to show, with ``:`` and a rank where it has several; empty for the first.
-        speed: Recorded seconds in a second.
-        stepwise: Whether each look takes one record, so that none is passed over.
-        follow: Whether it begins at the end and goes on as the file grows, or when another one takes its place. The history begins with the
-            last hour.
+        levels: Levels above which values are warnings.
+        host: The host to show, followed by ``:`` and a rank if it has several; empty for the first one.
+        speed: Recorded seconds per second.
+        stepwise: Whether each look takes one record, so that none is skipped.
+        follow: Whether to begin at the end, with the last hour as history, and continue as the file grows or is replaced.
 
     Attributes:
-        ended: Whether the last record that is written is shown.
+        ended: Whether the last record of the recording is shown.
 
     Raises:
-        UsageError: There is no such recording, or it is none.
+        UsageError: There is no file of this name, or it is no recording.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class ReplaySource(WatchSource):
         self._names: Names | None = None
         self._playing, self._live = True, False
         self._target: int | None = None
-        self._arrival = 0  # where the last jump went
+        self._arrival = 0  # the time to which the last jump went
         self._next: Record | None = None
         self._looked = time.monotonic()
         self._filling: Generator[None, None, None] | None = None
@@ -85,7 +84,7 @@ class ReplaySource(WatchSource):
 
     @property
     def label(self) -> str:
-        """Where in the recording this is."""
+        """The current time in the recording, the speed, and the state of the playback."""
         if self._follow and self._live:
             return f"{self._name} live"
         first, last = self._index.first_ns, self._index.last_ns
@@ -95,20 +94,21 @@ class ReplaySource(WatchSource):
 
     @property
     def notice(self) -> str:
-        """Why there is nothing to see."""
+        """The reason why nothing is shown; empty if something is."""
         if self.record is not None or not self._index.complete or not self._host:
             return ""
         known = ", ".join(":".join(filter(None, names)) for names in self._index.names)
         return f"{self._name} has no record of {self._host}: there are {known}"
 
     def look(self) -> bool:
-        """Take what is due; return whether there is another view, or another place."""
+        """Play the records that are due. Return whether the view or the place has changed."""
         now = time.monotonic()
         elapsed, self._looked = now - self._looked, now
         changed = self._index.extend(BUDGET) and not self._index.complete
         if self._follow and self._index.replaced:
             self._begin_anew()
         if self._target is not None:
+            # A jump waits until the index reaches the target.
             if not (self._index.complete or self._index.last_ns > self._target):
                 return not self._stepwise
             self._clock = self._arrival = min(self._target, self._index.last_ns)
@@ -129,7 +129,7 @@ class ReplaySource(WatchSource):
         return changed and (not self._stepwise or self.view is not None)
 
     def press(self, key: str, scale: str) -> str | None:
-        """Go through time: speed, pause, places; choose another host."""
+        """Handle a key that changes the speed, the place or the host. Return a message; None for another key."""
         faster = {">": 1, ".": 1, "<": -1, ",": -1}
         if key in faster:
             place = min(range(len(SPEEDS)), key=lambda number: abs(SPEEDS[number] - self._speed))
@@ -156,12 +156,12 @@ class ReplaySource(WatchSource):
         return ""
 
     def follow(self, metric: str) -> None:
-        """Have a history of one more metric, of what was before too."""
+        """Keep a history of one more metric, beginning with earlier records."""
         if self.trails.follow(metric):
             self._refill(self._clock)
 
     def reset(self) -> None:
-        """Forget the history, and begin the summary anew."""
+        """Clear the history and restart the summary."""
         super().reset()
         self._refill(None)
 
@@ -181,19 +181,20 @@ class ReplaySource(WatchSource):
         self._playing = self._live = True
 
     def _open(self) -> Record | None:
-        """Open the files; return the first record, if there is one yet.
+        """Open the files. Return the first record; None if there is none yet.
 
         Raises:
-            OSError, DocumentError: They cannot be read.
+            OSError: A file cannot be read.
+            DocumentError: The file is no recording.
         """
         index = RecordingIndex(self._path)
         self._index, self._reader = index, RecordReader(index.parts)
         return self._reader.record()
 
     def _begin_anew(self) -> None:
-        """Follow the file that has taken the place of the one that was followed."""
+        """Follow the file that has replaced the followed one."""
         before = self._index, self._reader
-        with suppress(OSError):  # it may be gone again: the next look tries once more
+        with suppress(OSError):  # the new file may be deleted already: the next look tries again
             self._open()
             self._refill(None)
             for one in before:
@@ -202,7 +203,7 @@ class ReplaySource(WatchSource):
             self._go_to_end()
 
     def _play(self) -> bool:
-        """Take the records that are due; return whether there was one."""
+        """Take the records that are due. Return whether there was one, or the view has aged."""
         until, last = time.monotonic() + BUDGET, None
         while True:
             while self._next is None and (record := self._reader.record()) is not None:
@@ -219,7 +220,7 @@ class ReplaySource(WatchSource):
             self._window.add(record.snapshot, self.trails.interval)
             if self._stepwise:
                 break
-            if time.monotonic() > until:  # it cannot be read so fast
+            if time.monotonic() > until:  # records cannot be read at this speed, so the clock falls back
                 self._clock = max(self._arrival, record.snapshot.time_ns)
                 break
         self.ended = record is None and self._index.complete and last is None and not self._follow
@@ -243,7 +244,8 @@ class ReplaySource(WatchSource):
         return names == self._names
 
     def _add(self, snapshot: Snapshot) -> None:
-        """Put a reading into the history, without what a view says in words."""
+        """Add a reading's values to the history."""
+        # A node_view also makes texts, which the history does not need.
         for slot, vital in zip(snapshot.identities, vitals(snapshot), strict=True):
             metrics = snapshot.values_of(slot.key)
             found: dict[str, float | None] = {}
@@ -258,13 +260,13 @@ class ReplaySource(WatchSource):
         self.trails.add_values(snapshot.time_ns, HOST_KEY, {name: host.get(name) for name in HOST_VALUES})
 
     def _refill(self, until_ns: int | None) -> None:
-        """Begin to fill the history before a time; None: fill it no further."""
+        """Begin to fill the history before a time; None to stop filling it."""
         if self._filling is not None:
             self._filling.close()
         self._filling = None if until_ns is None else self._fill(until_ns)
 
     def _fill(self, until_ns: int) -> Generator[None, None, None]:
-        """Fill the history before a time, a record at each step: as many as each scale has points."""
+        """Fill the history before a time, one record per step, with as many records as each scale has points."""
         reader = RecordReader(self._index.parts)
         try:
             for span in self._filled:

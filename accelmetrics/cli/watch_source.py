@@ -1,4 +1,4 @@
-"""Where ``watch`` takes its readings from: what every source has, the monitor of this machine, and records put together."""
+"""Sources of readings for ``watch``: the base class, this machine's monitor, and statistics over a stretch of records."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import psutil
 
 LATE = 2.5
-"""Intervals after which a reading that has not come is missed on the screen too."""
+"""Number of intervals after which the screen shows that a reading is overdue."""
 MOST_MEASURED = 64
-"""Processes whose processor time is measured; more are not seen at once."""
+"""Maximum number of processes whose CPU time is measured. A screen does not show more at once."""
 GAP = 3.0
-"""In intervals: over a longer silence nothing is reckoned."""
+"""Number of intervals between two readings above which the time between them counts as a gap."""
 
 
 class RecordWindow:
-    """What the devices did in a stretch of records."""
+    """Statistics over a stretch of records."""
 
     def __init__(self) -> None:
         self._newest: Snapshot | None = None
@@ -42,7 +42,7 @@ class RecordWindow:
         self._statistics = WindowAggregator(0.0, across=False)
 
     def add(self, snapshot: Snapshot, interval: float) -> None:
-        """Take a reading; the same one twice counts once. Where the clock was set back, the stretch begins anew."""
+        """Add a reading. A repeated reading counts once. If its time is before the previous one's, the stretch starts over."""
         before = self._newest
         if before is None or snapshot.time_ns < before.time_ns:
             before, self._begin_ns, self._statistics = None, snapshot.time_ns, WindowAggregator(0.0, across=False)
@@ -59,31 +59,31 @@ class RecordWindow:
 
     @property
     def summary(self) -> Mapping[str, Summary]:
-        """By key, the statistics."""
+        """The statistics by key."""
         return self._statistics.summary()
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
-        """By device key, the energy that it used."""
+        """The energy of each device by its key."""
         return self._statistics.energy_joules()
 
 
 class WatchSource(ABC):
-    """Where readings come from, put together for people: this machine, another one, a recording.
+    """Source of readings for the screen: this machine, another machine, or a recording.
 
-    What shows them asks :meth:`look` again and again, and finds here what is to be shown.
+    The screen calls :meth:`look` repeatedly and shows the attributes.
 
     Args:
-        levels: From where on values are warnings.
-        interval: Seconds between two readings, as long as none says it.
+        levels: Levels above which values are warnings.
+        interval: Seconds between two readings, until a record states it.
 
     Attributes:
-        view: The node now; None before the first reading.
-        record: The reading that this is of, with what rules find and who holds the devices.
+        view: The current view of the node; None before the first reading.
+        record: The record of this view, with findings and holders of devices.
         trails: The history.
-        local: Whether its processes are this machine's and live, so that a signal can reach them.
-        replay: Whether keys go through time.
-        ended: Whether nothing more is to come.
+        local: Whether the processes run on this machine now, so that they can be sent signals.
+        replay: Whether keys move through time.
+        ended: Whether no further reading will come.
     """
 
     local = replay = ended = False
@@ -98,67 +98,71 @@ class WatchSource(ABC):
 
     @property
     def label(self) -> str:
-        """Where the readings come from; empty: they are live."""
+        """The name of the source; empty for this machine's live readings."""
         return ""
 
     @property
     def notice(self) -> str:
-        """Why nothing new comes, in words, for as long as that is so; empty otherwise."""
+        """The reason why no new readings come; empty if they do."""
         return ""
 
     @property
     def error(self) -> str:
-        """What is not read and why; empty while everything answers."""
+        """The sources that cannot be read, with reasons; empty if all can."""
         return ""
 
     @abstractmethod
     def look(self) -> bool:
-        """Take what is new; return whether there is another view."""
+        """Take new readings. Return whether the view has changed."""
 
     def details(self, pid: int, environment: bool) -> ProcessDetails | None:
-        """Return the tree of a process, and its environment if that is wanted; None where they are not known, or not yet."""
+        """Return the tree of a process, with its environment if requested; None if it is unknown, or not known yet."""
         return None
 
     def press(self, key: str, scale: str) -> str | None:
-        """Do what a key asks of this kind of source.
+        """Handle a key of this kind of source.
 
         Args:
-            key: Its name.
-            scale: The stretch of time that graphs show.
+            key: The key's name.
+            scale: The time scale of the graphs.
 
         Returns:
-            What to say; None for a key that asks nothing of it.
+            A message; None for a key that this source does not have.
         """
         return None
 
     def follow(self, metric: str) -> None:
-        """Have a history of one more metric."""
+        """Keep a history of one more metric."""
         self.trails.follow(metric)
 
     def reset(self) -> None:
-        """Forget the history, and begin the summary anew."""
+        """Clear the history and restart the summary."""
         self.trails.clear()
         self._measured = self._window = RecordWindow()
 
     def summary(self) -> str:
-        """Return what the devices did since the start, or the last reset: a line each."""
+        """Return a summary since the start or the last reset, one line per device."""
         return of_window(self._measured, None if self.record is None else self.record.snapshot, "since the start or the last reset")
 
     def _show(self, age: float) -> None:
-        """Put together what is shown of the record, which is so many seconds old."""
+        """Update the view from the record.
+
+        Args:
+            age: The record's age in seconds.
+        """
         if self.record is not None:
             now = self.record.snapshot.time_ns + int(age * 1e9)
             self.view = node_view(self.record, interval=self.trails.interval, now_ns=now, levels=self._levels, before=self.view)
 
 
 class LiveSource(WatchSource):
-    """The readings of a monitor as they come.
+    """Live readings of this machine's monitor.
 
     Args:
         watching: The monitor.
-        levels: From where on values are warnings.
-        holders: Tells who holds the devices.
-        own: Whether the process that the monitor watches is this one, which is of no interest.
+        levels: Levels above which values are warnings.
+        holders: Returns the holders of the devices.
+        own: Whether the monitor watches this process. Its values are then not shown.
     """
 
     local = True
@@ -180,11 +184,11 @@ class LiveSource(WatchSource):
 
     @property
     def error(self) -> str:
-        """What is not read and why; empty while everything answers."""
+        """The sources that cannot be read, with reasons; empty if all can."""
         return self._watching.error
 
     def look(self) -> bool:
-        """Take what is new; return whether there is another view. A reading that does not come makes the last one old."""
+        """Take a new reading, or mark the last one as old if the next is overdue. Return whether the view has changed."""
         latest, findings, now = self._watching.latest, self._watching.findings, time.monotonic()
         known = self.record
         if latest is None or (known is not None and latest is known.snapshot and findings is known.findings and now < self._due):
@@ -192,7 +196,7 @@ class LiveSource(WatchSource):
         if known is None or latest is not known.snapshot:
             self._listing = self._lookup.listing(latest)
             self._measure(latest)
-            if known is not None:  # the first picture does not wait for the import
+            if known is not None:  # not at the first reading: the import would delay the first picture
                 self._watching.collect_program_steps()
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
@@ -217,7 +221,7 @@ class LiveSource(WatchSource):
         return True
 
     def details(self, pid: int, environment: bool) -> ProcessDetails | None:
-        """Return the tree of a process, and its environment if that is wanted; None while the system has not answered."""
+        """Return the tree of a process, with its environment if requested; None until the system has answered."""
         if self.record is None:
             return None
         snapshot = self.record.snapshot
@@ -225,7 +229,7 @@ class LiveSource(WatchSource):
         return found if found is not None and found.pid == pid else None
 
     def follow(self, metric: str) -> None:
-        """Have a history of one more metric: of what the monitor remembers too."""
+        """Keep a history of one more metric, beginning with the values that the monitor remembers."""
         view, history = self.view, self._watching.history
         if view is None or not self.trails.follow(metric):
             return
@@ -234,18 +238,18 @@ class LiveSource(WatchSource):
             keys = (f"{device.key}.{name}" for name in metric_row(view, metric).names)
             key = next((key for key in keys if key in known), "")
             for moment, value in zip(*history.series(key), strict=True) if key else ():
-                if moment >= self._since:
+                if moment >= self._since:  # a reset hides older values
                     self.trails.add_values(int(moment * 1e9), device.key, {metric: value})
 
     def reset(self) -> None:
-        """Forget the history, and begin the summary anew."""
+        """Clear the history and restart the summary."""
         self.trails.clear()
         self._since = time.time()
         self._measured = self._watching.window("watch").begin()
 
     def _measure(self, snapshot: Snapshot) -> None:
-        """Measure processor time since the last reading, and memory, of those that are to be seen here under the driver's number."""
-        if sysroot():  # another numbering than psutil's
+        """Measure CPU time since the last reading, and memory, of processes that have the same id here as in the driver."""
+        if sysroot():  # the ids belong to another system than the one that psutil reads
             return
         import psutil
 
@@ -259,5 +263,5 @@ class LiveSource(WatchSource):
             except psutil.Error:
                 continue
             self._processes[pid], self._memory[pid] = process, memory
-            if pid in kept:  # the first look gives nothing to compare with
+            if pid in kept:  # psutil's first value is 0, since it has no earlier time to compare with
                 self._cpu[pid] = percent
