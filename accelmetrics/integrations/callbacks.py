@@ -36,7 +36,7 @@ class TrainingMonitorCallback:
         if not isinstance(monitor, (Monitor, TrainingRun)):
             raise InvalidOptionError(f"{shown(monitor)} is no monitor: pass accelmetrics.Monitor(...) or accelmetrics.training(...)")
         self.run = monitor if isinstance(monitor, TrainingRun) else TrainingRun(monitor)
-        self._begun: float | None = None
+        self._step_start: float | None = None
 
     def on_train_begin(self, *_: object, **__: object) -> None:
         """Start the monitor. Arguments are not used."""
@@ -44,7 +44,7 @@ class TrainingMonitorCallback:
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """Record the start time of the step. Arguments are not used."""
-        self._begun = time.monotonic()
+        self._step_start = time.monotonic()
 
     @contained
     def on_step_end(
@@ -69,8 +69,8 @@ class TrainingMonitorCallback:
             throughput: Samples per second, logged as ``samples_per_second``.
             values: Other numbers, logged by their names.
         """
-        duration = None if self._begun is None else time.monotonic() - self._begun
-        self._begun = None
+        duration = None if self._step_start is None else time.monotonic() - self._step_start
+        self._step_start = None
         named = {"epoch": epoch, "loss": loss, "learning_rate": lr, "grad_norm": grad_norm, "samples_per_second": throughput}
         self.run.step(step, **{"step_seconds": duration, **named, **values})
 

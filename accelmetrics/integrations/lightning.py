@@ -53,11 +53,11 @@ class DeviceMonitor(WithRun, Callback):
 
     def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
         super().__init__(run, **options)
-        self._noted: int | None = None
+        self._last_step: int | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start the training run."""
-        self._noted = None
+        self._last_step = None
         self._hook.contain(self._place, trainer)
         self._hook.begin()
 
@@ -81,9 +81,9 @@ class DeviceMonitor(WithRun, Callback):
         # The step under which the trainer's loggers log this batch. It is private in Lightning; without it, the optimizer's step is used.
         counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
         step = int(max(0, trainer.global_step - 1) if counted is None else counted)
-        if step == self._noted:  # gradient accumulation: another batch of the same step
+        if step == self._last_step:  # gradient accumulation: another batch of the same step
             return
-        self._noted = step
+        self._last_step = step
         loss, batches = outputs.get("loss") if isinstance(outputs, Mapping) else outputs, trainer.accumulate_grad_batches
         if loss is not None and batches != 1 and pl_module.automatic_optimization:
             loss = loss * batches  # gradient accumulation: the trainer divides the loss of each batch by their number
@@ -98,18 +98,20 @@ class DeviceMonitor(WithRun, Callback):
 class AddedMonitor(DeviceMonitor):
     """The callback added by ``ACCELMETRICS_LIGHTNING=1``. It is inactive if the program has its own."""
 
-    _stands_back = False
+    _inactive = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start the training run, unless the trainer has a monitor of the program."""
-        self._hook.contain(self._look_around, trainer)
-        if not self._stands_back:
+        self._hook.contain(self._find_other_monitor, trainer)
+        if not self._inactive:
             super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log a step and a row, unless the trainer has a monitor of the program."""
-        if not self._stands_back:
+        if not self._inactive:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
-    def _look_around(self, trainer: Any) -> None:
-        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)
+    def _find_other_monitor(self, trainer: Any) -> None:
+        self._inactive = any(
+            isinstance(callback, DeviceMonitor) and not isinstance(callback, AddedMonitor) for callback in trainer.callbacks
+        )

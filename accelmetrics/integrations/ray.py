@@ -82,14 +82,14 @@ class NodeReader:
         self._rows = Ring(KEPT)
         self._devices: tuple[str, ...] = ()
         self._run = _reading(interval, options)
-        self._run.monitor.subscribe(self._take)
+        self._run.monitor.subscribe(self._receive)
         self._run.start()
 
     def rows(self, reader: str, after: int) -> Batch:
         """Return the readings after number ``after`` of process ``reader``, or all kept readings if that was another process."""
         return self._reader, self._devices, self._rows.after(after if reader == self._reader else 0)
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _receive(self, snapshot: Snapshot) -> None:
         self._devices = tuple(slot.key for slot in snapshot.identities)
         self._rows.add(snapshot, time.monotonic())
 
@@ -123,26 +123,26 @@ class NodeRows:
         self.read = "", 0
         self._devices: tuple[str, ...] = ()
         self._last: dict[str, float] = {}
-        self._taken: WindowAggregator | None = None
+        self._aggregator: WindowAggregator | None = None
         self._judge = CounterJudge()
 
     def add(self, batch: Batch) -> None:
         """Add an answer of the actor."""
-        reader, devices, given = batch
+        reader, devices, new_rows = batch
         rows = []
-        for row in given:
+        for row in new_rows:
             following = self.read == (reader, row.number - 1)
             rows.append(row if following else row.but(joined=False))
             self.read = reader, row.number
         if rows:
             with self._lock:
-                self._taken = self._taken or WindowAggregator(rows[0].at, trailing=True)
-                self._taken.fold(rows)
+                self._aggregator = self._aggregator or WindowAggregator(rows[0].at, trailing=True)
+                self._aggregator.fold(rows)
                 self._judge.add(rows)
-                self._taken.doubts = self._judge.doubts
+                self._aggregator.doubts = self._judge.doubts
                 self._last = dict(zip(rows[-1].layout, rows[-1].values, strict=True))
                 self._devices = devices
-        self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
+        self.trouble, self._pause = "" if self._aggregator is not None else "no reading yet", 0.5
 
     def fail(self, error: BaseException, now: float) -> str:
         """Record a failed call. Return a description of the error.
@@ -158,12 +158,12 @@ class NodeRows:
         """Return the values of its devices since the last call. Empty before the first reading and while the node does not answer."""
         selection, chosen = choice(keys, stats)
         with self._lock:
-            taken = self._taken
-            if taken is None:
+            aggregator = self._aggregator
+            if aggregator is None:
                 return {}
-            self._taken = taken.following() if taken.readings else taken
+            self._aggregator = aggregator.following() if aggregator.readings else aggregator
             devices, last = self._devices, self._last
-        return {} if self.trouble and not taken.readings else measured(taken, devices, last, selection, chosen)
+        return {} if self.trouble and not aggregator.readings else measured(aggregator, devices, last, selection, chosen)
 
 
 class Fleet:
@@ -189,8 +189,8 @@ class Fleet:
         self._run = run
         self._nodes: dict[str, NodeRows] = {}
         self._here = ""
-        self._tell = WarnOnce("fleet: ")
-        self._choice = row_choice(self._tell)
+        self._warn = WarnOnce("fleet: ")
+        self._choice = row_choice(self._warn)
         self._ended = Flag()
         self._thread: threading.Thread | None = None
 
@@ -201,7 +201,7 @@ class Fleet:
             thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
             failure = begin(thread).failure
             if failure is not None:
-                self._tell("thread", f"no thread is to be had: {failure.detail}")
+                self._warn("thread", f"no thread is to be had: {failure.detail}")
                 return self
             self._thread = thread
             atexit.register(self.close)  # runs before Ray's own exit handler, so that our thread does not call Ray while it ends
@@ -241,11 +241,11 @@ class Fleet:
             unused: Not used. Further arguments are reported once.
             unknown: Not used.
         """
-        tell_unused(self._tell, unused, unknown)
+        tell_unused(self._warn, unused, unknown)
         found = self._run.row(prefix, keys, stats) if self._run is not None else {}
         made = guarded(self._rows, prefix, keys, stats)
         if made.failure is not None:
-            self._tell("row", f"row failed: {made.failure.detail}")
+            self._warn("row", f"row failed: {made.failure.detail}")
         return {**found, **(made.value or {})}
 
     def __repr__(self) -> str:
@@ -267,7 +267,7 @@ class Fleet:
         while not ended.is_set():
             began = time.monotonic()
             if not ray.is_initialized():  # most calls of Ray would start a new cluster
-                self._tell.user("ray", "Ray is not connected: rows come when ray.init() was called")
+                self._warn.user("ray", "Ray is not connected: rows come when ray.init() was called")
             else:
                 if began >= scanned + RESCAN:
                     scanned = began
@@ -277,20 +277,20 @@ class Fleet:
         nodes, self._nodes = self._nodes, {}
         for node_id, node in nodes.items():
             if node.made and ray.is_initialized():
-                guarded(lambda name: _connected(ray.kill)(_connected(ray.get_actor)(name, self._namespace)), f"{NAME}{node_id}")
+                guarded(lambda name: _unwrapped(ray.kill)(_unwrapped(ray.get_actor)(name, self._namespace)), f"{NAME}{node_id}")
 
     def _scan(self) -> None:
         """Add new nodes and remove lost ones. If some nodes offer devices to Ray, other nodes are ignored."""
-        self._here = _connected(ray.get_runtime_context)().get_node_id()
+        self._here = _unwrapped(ray.get_runtime_context)().get_node_id()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-        alive = {node_id: told for node_id, told in alive.items() if devices_among(told["Resources"])} or alive
+        alive = {node_id: node for node_id, node in alive.items() if devices_among(node["Resources"])} or alive
         if self._run is not None:
             alive.pop(self._here, None)
         known = {node_id: node for node_id, node in self._nodes.items() if node_id in alive}
         names = {node.name for node in known.values()}
-        for node_id, told in alive.items():
+        for node_id, node in alive.items():
             if node_id not in known:
-                known[node_id] = NodeRows(node_name(told, names))
+                known[node_id] = NodeRows(node_name(node, names))
                 names.add(known[node_id].name)
         self._nodes = known
 
@@ -299,16 +299,16 @@ class Fleet:
         waited: dict[Any, NodeRows] = {}
         for node_id, node in self._nodes.items():
             if node.pending is None and now >= node.retry_at:
-                self._check(node, guarded(self._ask, node_id, node, now), now)
+                self._check(node, guarded(self._request_rows, node_id, node, now), now)
             if node.pending is not None:
                 waited[node.pending] = node
         if not waited:
             return
-        ready, late = _connected(ray.wait)(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
+        ready, late = _unwrapped(ray.wait)(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
         for answer in ready:
             node = waited[answer]
             node.pending = None
-            outcome = guarded(_connected(ray.get), answer)
+            outcome = guarded(_unwrapped(ray.get), answer)
             self._check(node, outcome, now)
             if outcome.value is not None:
                 node.add(outcome.value)
@@ -320,13 +320,13 @@ class Fleet:
     def _check(self, node: NodeRows, outcome: Outcome[Any], now: float) -> None:
         """Record and report the error of a node's call, if it has one."""
         if outcome.error is not None:
-            self._tell(f"{node.name} {type(outcome.error)}", f"{node.name}: {node.fail(outcome.error, now)}")
+            self._warn(f"{node.name} {type(outcome.error)}", f"{node.name}: {node.fail(outcome.error, now)}")
 
-    def _ask(self, node_id: str, node: NodeRows, now: float) -> None:
+    def _request_rows(self, node_id: str, node: NodeRows, now: float) -> None:
         if node.actor is None:
             name = f"{NAME}{node_id}"
             try:
-                node.actor = _connected(ray.get_actor)(name, self._namespace)
+                node.actor = _unwrapped(ray.get_actor)(name, self._namespace)
             except ValueError:  # no actor has this name
                 options = {"num_cpus": 0, "max_restarts": -1, "name": name, "namespace": self._namespace, "get_if_exists": True}
                 strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -337,10 +337,10 @@ class Fleet:
     def _contain(self, what: str, call: Callable[..., object], *arguments: object) -> None:
         outcome = guarded(call, *arguments)
         if outcome.failure is not None:
-            self._tell(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
+            self._warn(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
 
 
-def _connected(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the unwrapped Ray function, so that calling it after ``ray.shutdown()`` starts no new cluster."""
     # Ray's wrapper connects automatically, and the program may have disconnected since the last check of is_initialized().
     inner: Callable[..., Any] = getattr(function, "__wrapped__", function)

@@ -197,8 +197,8 @@ def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: b
         InvalidOptionError: A pool has no nodes, or a node without devices.
         SourceError: Ray is not connected, or its tables cannot be read.
     """
-    meant = {role: tuple(each) for role, each in (pools or {}).items()}
-    for role, each in meant.items():
+    intended = {role: tuple(each) for role, each in (pools or {}).items()}
+    for role, each in intended.items():
         numbers = each and all(isinstance(one, str) and one.isdecimal() for one in each)
         if not numbers and (not each or any(type(one) is not int or one < 1 for one in each)):
             raise InvalidOptionError(
@@ -207,7 +207,7 @@ def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: b
             )
     if not ray.is_initialized():
         raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not connected: call ray.init(address=...) before")
-    outcome = guarded(_read, meant)
+    outcome = guarded(_read, intended)
     if outcome.value is None:
         why = outcome.failure.detail if outcome.failure is not None else ""
         raise SourceError(Reason.DRIVER_ERROR, f"the tables of Ray {ray.__version__} cannot be read: {why}")
@@ -252,12 +252,12 @@ def _alive() -> dict[str, Any]:
 
 def _names(alive: Mapping[str, Any]) -> dict[str, str]:
     names: dict[str, str] = {}
-    for node_id, told in alive.items():
-        names[node_id] = node_name(told, names.values())
+    for node_id, node in alive.items():
+        names[node_id] = node_name(node, names.values())
     return names
 
 
-def _read(meant: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, list[AllocationFinding]]:
+def _read(intended: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, list[AllocationFinding]]:
     """Read Ray's tables. Return the allocation without findings, and remarks on missing facts."""
     alive = _alive()
     names = _names(alive)
@@ -273,25 +273,25 @@ def _read(meant: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, li
         found = [*_actors(channel, names, groups), *_tasks(channel, alive, names, groups, remarks)]
     finally:
         channel.close()
-    found = [actor for actor in found if actor.wanted or actor.sees or actor.group or any(_belongs(actor, role) for role in meant)]
+    found = [actor for actor in found if actor.wanted or actor.sees or actor.group or any(_belongs(actor, role) for role in intended)]
     here = [name for node_id, name in names.items() if alive[node_id].get("NodeManagerHostname") == socket.gethostname()]
     found = _with_uses(found, here, remarks)
     actors = sorted(found, key=lambda actor: (actor.node, actor.sees or (), actor.name))
-    held = {role: defaultdict[str, dict[str, None]](dict) for role in meant}  # by role and node, the devices
-    for role, actor in product(meant, actors):
+    held = {role: defaultdict[str, dict[str, None]](dict) for role in intended}  # by role and node, the devices
+    for role, actor in product(intended, actors):
         if actor.sees and _belongs(actor, role):
             held[role][actor.node].update(dict.fromkeys(actor.sees))
-    made = []
-    for role, each in meant.items():
-        counts, numbers = tuple(one for one in each if isinstance(one, int)), tuple(one for one in each if isinstance(one, str))
-        made.append(RayPool(role, counts or (len(numbers),), numbers, {node: tuple(names) for node, names in held[role].items()}))
+    pools = []
+    for role, each in intended.items():
+        counts, numbers = tuple(item for item in each if isinstance(item, int)), tuple(item for item in each if isinstance(item, str))
+        pools.append(RayPool(role, counts or (len(numbers),), numbers, {node: tuple(names) for node, names in held[role].items()}))
     return (
         RayAllocation(
             rfc3339(time.time_ns()),
             tuple(RayNode(name, devices_among(alive[node_id]["Resources"])) for node_id, name in names.items()),
             tuple(groups.values()),
             tuple(actors),
-            tuple(made),
+            tuple(pools),
             (),
         ),
         remarks,
@@ -316,21 +316,21 @@ def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGrou
     from ray.core.generated.gcs_service_pb2 import GetAllActorInfoRequest
     from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
 
-    for told in ActorInfoGcsServiceStub(channel).GetAllActorInfo(GetAllActorInfoRequest(), timeout=ANSWER_SECONDS).actor_table_data:
-        status = ActorTableData.ActorState.Name(told.state)
+    for entry in ActorInfoGcsServiceStub(channel).GetAllActorInfo(GetAllActorInfoRequest(), timeout=ANSWER_SECONDS).actor_table_data:
+        status = ActorTableData.ActorState.Name(entry.state)
         if status != "ALIVE" and status not in WAITING:
             continue
-        group = groups.get(told.placement_group_id.hex())
-        alive, place = status == "ALIVE", told.address
+        group = groups.get(entry.placement_group_id.hex())
+        alive, place = status == "ALIVE", entry.address
         node_id = place.node_id if hasattr(place, "node_id") else place.raylet_id  # the name until Ray 2.46
         yield RayActor(
-            told.name or told.class_name,
-            told.class_name,
+            entry.name or entry.class_name,
+            entry.class_name,
             group.name if group is not None else "",
             names.get(node_id.hex(), "") if alive else "",
-            told.pid if alive else 0,
-            devices_among(told.required_resources),
-            _named((entry.name, [part.index for part in entry.resource_ids]) for entry in told.resource_mapping),
+            entry.pid if alive else 0,
+            devices_among(entry.required_resources),
+            _device_names((given.name, [part.index for part in given.resource_ids]) for given in entry.resource_mapping),
         )
 
 
@@ -348,15 +348,15 @@ def _tasks(
     if len(events) >= MOST_TASKS:
         remarks.append(AllocationFinding("tasks_unknown", f"there are more than {MOST_TASKS} tasks: some are not looked at"))
     given: dict[str, dict[int, tuple[str, ...]] | None] = {}
-    for told in events:
-        times, wanted = told.state_updates.state_ts_ns, devices_among(told.task_info.required_resources)
-        if not wanted or not times or told.task_info.type != TaskType.Value("NORMAL_TASK"):
+    for entry in events:
+        times, wanted = entry.state_updates.state_ts_ns, devices_among(entry.task_info.required_resources)
+        if not wanted or not times or entry.task_info.type != TaskType.Value("NORMAL_TASK"):
             continue
         status = TaskStatus.Name(max(times, key=times.__getitem__))
         runs = status.startswith(TASK_RUNS)
         if not runs and status != TASK_WAITS:
             continue
-        node_id, pid = told.state_updates.node_id.hex(), told.state_updates.worker_pid
+        node_id, pid = entry.state_updates.node_id.hex(), entry.state_updates.worker_pid
         if runs and node_id not in alive:
             continue
         if runs and node_id not in given:
@@ -366,10 +366,10 @@ def _tasks(
                 words = f"{names[node_id]} does not say which devices its tasks were given: {outcome.failure.detail}"
                 remarks.append(AllocationFinding("tasks_unknown", words))
         held = given.get(node_id)
-        group = groups.get(told.task_info.placement_group_id.hex())
+        group = groups.get(entry.task_info.placement_group_id.hex())
         yield RayActor(
-            told.task_info.name or told.task_info.func_or_class_name,
-            told.task_info.func_or_class_name,
+            entry.task_info.name or entry.task_info.func_or_class_name,
+            entry.task_info.func_or_class_name,
             group.name if group is not None else "",
             names[node_id] if runs else "",
             pid if runs else 0,
@@ -390,14 +390,14 @@ def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     finally:
         channel.close()
     return {
-        worker.pid: _named((name, [slot.slot for slot in used.resource_slots]) for name, used in worker.used_resources.items())
+        worker.pid: _device_names((name, [slot.slot for slot in used.resource_slots]) for name, used in worker.used_resources.items())
         for worker in workers
     }
 
 
-def _named(given: Iterable[tuple[str, Iterable[int]]]) -> tuple[str, ...]:
+def _device_names(resources: Iterable[tuple[str, Iterable[int]]]) -> tuple[str, ...]:
     """Return the devices in a list of resources, sorted. A device that is listed several times for a placement group is returned once."""
-    found = {(match[1], number) for name, numbers in given if (match := RESOURCE.fullmatch(name)) for number in numbers}
+    found = {(match[1], number) for name, numbers in resources if (match := RESOURCE.fullmatch(name)) for number in numbers}
     return tuple(f"{kind} {number}" for kind, number in sorted(found))
 
 
@@ -479,10 +479,10 @@ def _lists(probe: RayProbe) -> str:
     return ", ".join(f"{name}={value}" for name, value in probe.lists.items()) or "none"
 
 
-def node_name(told: Mapping[str, Any], taken: Collection[str]) -> str:
+def node_name(node: Mapping[str, Any], taken: Collection[str]) -> str:
     """Return the host name of a node, followed by a part of its id if another node has the same name."""
-    name: str = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
-    return f"{name}-{told['NodeID'][:8]}" if name in taken else name
+    name: str = node.get("NodeManagerHostname") or node["NodeManagerAddress"]
+    return f"{name}-{node['NodeID'][:8]}" if name in taken else name
 
 
 def devices_among(resources: Mapping[str, float]) -> float:
@@ -495,28 +495,28 @@ def _belongs(actor: RayActor, role: str) -> bool:
     return any(name.startswith(role) or fnmatchcase(name, role) for name in (actor.name, actor.kind, actor.group) if name)
 
 
-def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
+def _findings(result: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
     """Yield all findings: about pools first, then placement groups, actors and tasks, shared devices and nodes."""
-    for pool in made.pools:
-        members = [actor for actor in made.actors if _belongs(actor, pool.role)]
+    for pool in result.pools:
+        members = [actor for actor in result.actors if _belongs(actor, pool.role)]
         held = [{device.split()[1] for device in devices} for devices in pool.held.values()]
         differs = held != [{*pool.devices}] if pool.devices else sorted(map(len, pool.held.values())) != sorted(pool.expected)
         if differs:
             words = f"device{'s' * (len(pool.devices) > 1)} {joined(pool.devices)} of a node"
-            meant = f"{pool.role}: meant for {words if pool.devices else _devices_in(pool.expected, 'on each of {} nodes')}"
+            expectation = f"{pool.role}: meant for {words if pool.devices else _devices_in(pool.expected, 'on each of {} nodes')}"
             there = joined([f"{joined(devices) if pool.devices else len(devices)} on {node}" for node, devices in pool.held.items()])
             why = f"its actors hold {there}" if there else "its actors hold none" if members else "no actor has such a name"
-            yield AllocationFinding("pool_differs", f"{meant}, {why}", tuple(actor.pid for actor in members if actor.pid))
-    largest = max((node.devices for node in made.nodes), default=0.0)
-    for group in made.groups:
+            yield AllocationFinding("pool_differs", f"{expectation}, {why}", tuple(actor.pid for actor in members if actor.pid))
+    largest = max((node.devices for node in result.nodes), default=0.0)
+    for group in result.groups:
         missing = [count for place, count in group.bundles if not place]
         if missing:
             beyond = f", and the largest node has {largest:g}" if max(missing) > largest else ""
             waits = f"waits for {_devices_in(missing, 'in each of {} bundles')}{beyond}"
             yield AllocationFinding("waits", f"the placement group {group.name} ({group.state.lower()}) {waits}")
-    for actor in made.actors:
+    for actor in result.actors:
         if not actor.node and actor.wanted:
-            able = len([node for node in made.nodes if node.devices >= actor.wanted])
+            able = len([node for node in result.nodes if node.devices >= actor.wanted])
             where = f"{able} node{'s have' if able > 1 else ' has'} as many" if able else f"the largest node has {largest:g}"
             yield AllocationFinding("waits", f"{actor.label} waits for {_devices_in([actor.wanted], '')}, and {where}")
         elif actor.sees is None:
@@ -532,20 +532,20 @@ def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
             text = f"{actor.label}: Ray gave it {given} of {actor.node}, and the driver sees it on {joined(others)}"
             yield AllocationFinding("other_device", text, (actor.pid,), tuple(others))
     holders: dict[tuple[str, str], list[RayActor]] = defaultdict(list)
-    for actor in made.actors:
+    for actor in result.actors:
         for device in actor.sees or ():
             holders[actor.node, device].append(actor)
     for (place, device), actors in holders.items():
         if len(actors) > 1:
-            naming = [pool.role for pool in made.pools if device.split()[1] in pool.devices]
+            naming = [pool.role for pool in result.pools if device.split()[1] in pool.devices]
             asked = shared or all(any(_belongs(actor, role) for role in naming) for actor in actors)
             text = f"{joined([actor.label for actor in actors])} share {device} of {place}" + (", as meant" if asked else "")
             pids = tuple(actor.pid for actor in actors)
             yield AllocationFinding("shared_as_meant" if asked else "shared_device", text, pids, (device,))
-    for node in made.nodes:
+    for node in result.nodes:
         holding = [actors for (name, _), actors in holders.items() if name == node.name]
         kinds = sorted({"tasks" if actor.task else "actors" for actors in holding for actor in actors})
-        reserved = sum(count for group in made.groups for name, count in group.bundles if name == node.name)
+        reserved = sum(count for group in result.groups for name, count in group.bundles if name == node.name)
         if len(holding) < node.devices:
             text = f"{node.name}: {len(holding)} of {node.devices:g} devices are held" + (f" by {joined(kinds)}" if kinds else "")
             yield AllocationFinding("unused_device", text + (f", {reserved:g} are reserved by placement groups" if reserved else ""))

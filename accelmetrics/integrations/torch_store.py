@@ -73,9 +73,9 @@ class TorchStoreRows:
 
     def __init__(self, place: NodePlace, take: Callable[[], Mapping[str, float]], interval: float) -> None:
         self._node, self._nodes, self._address, self._port = place
-        self._take = take
+        self._read_own_row = take
         self._interval = interval
-        self._heard: dict[int, tuple[int, str, Mapping[str, float], float]] = {}  # by node: number, name, row, time of arrival
+        self._received: dict[int, tuple[int, str, Mapping[str, float], float]] = {}  # by node: number, name, row, time of arrival
         self._begin()
 
     def _begin(self) -> None:
@@ -107,8 +107,8 @@ class TorchStoreRows:
         oldest = time.monotonic() - max(LOST, LOST_INTERVALS * self._interval)
         found: dict[str, float] = {}
         names = {hostname()}
-        for node, (_, said, row, at) in sorted(self._heard.copy().items()):
-            name = f"{said}-{node}" if said in names else said  # nodes may have the same host name, in containers for example
+        for node, (_, host, row, at) in sorted(self._received.copy().items()):
+            name = f"{host}-{node}" if host in names else host  # nodes may have the same host name, in containers for example
             names.add(name)
             if at >= oldest:
                 found.update((f"{name}/{key}", value) for key, value in row.items())
@@ -140,14 +140,14 @@ class TorchStoreRows:
         return distributed.PrefixStore(PREFIX, store)
 
     def _exchange(self, store: Any, number: int) -> None:
-        row = {name.removeprefix("/"): value for name, value in self._take().items() if isfinite(value)}
+        row = {name.removeprefix("/"): value for name, value in self._read_own_row().items() if isfinite(value)}
         store.set(f"node/{self._node}", json.dumps({"number": number, "name": hostname(), "row": row}))
         for node in range(1, self._nodes) if self._node == 0 else ():
             key = f"node/{node}"
             if store.check([key]):
-                said = guarded(_parsed, store.get(key)).value  # another release may have written anything
-                if said is not None and (node not in self._heard or said[0] != self._heard[node][0]):
-                    self._heard[node] = (*said, time.monotonic())
+                message = guarded(_parsed, store.get(key)).value  # another release may have written anything
+                if message is not None and (node not in self._received or message[0] != self._received[node][0]):
+                    self._received[node] = (*message, time.monotonic())
 
 
 def _parsed(text: bytes) -> tuple[int, str, Mapping[str, float]]:
@@ -158,6 +158,6 @@ def _parsed(text: bytes) -> tuple[int, str, Mapping[str, float]]:
     """
     if len(text) > LONGEST_ROW:
         raise ValueError("the row is too long")
-    said = json.loads(text)
-    row = {str(key): number for key, value in said["row"].items() if isfinite(number := float(value))}
-    return int(said["number"]), str(said["name"]), row
+    message = json.loads(text)
+    row = {str(key): number for key, value in message["row"].items() if isfinite(number := float(value))}
+    return int(message["number"]), str(message["name"]), row

@@ -45,7 +45,7 @@ class ModelWatch:
         if type(every) is not int or every < 1:
             raise InvalidOptionError(f"every is {every!r}: it must be a whole number of steps above 0")
         patterns = [modules] if isinstance(modules, str) else list(modules)
-        self._tell, self._every, self._prefix = tell, every, f"{prefix.rstrip('/')}/"
+        self._report, self._every, self._prefix = tell, every, f"{prefix.rstrip('/')}/"
         self._model = weakref.ref(model)
         self._parameters = {id(parameter) for parameter in model.parameters()}
         chosen = list(islice(_outermost(model, patterns), MOST_MODULES + 1))
@@ -57,7 +57,7 @@ class ModelWatch:
         self._activations: dict[str, Any] = {}
         self._ready: dict[str, Any] = {}
         self._hooks: list[Any] = []
-        self._look_at_outputs()
+        self._add_output_hooks()
         self._step_hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self) -> dict[str, Any]:
@@ -68,12 +68,12 @@ class ModelWatch:
     def remove(self) -> None:
         """Remove every hook."""
         self._step_hook.remove()
-        self._look_no_more()
+        self._remove_output_hooks()
 
     def _before_step(self, optimizer: Any, arguments: object, options: object) -> None:
         outcome = guarded(self._step, optimizer)
         if outcome.failure is not None:
-            self._tell(("watch", str(type(outcome.error))), f"watch: {outcome.failure.detail}")
+            self._report(("watch", str(type(outcome.error))), f"watch: {outcome.failure.detail}")
 
     def _step(self, optimizer: Any) -> None:
         model = self._model()
@@ -88,14 +88,14 @@ class ModelWatch:
             return
         measured, self._steps = self._steps % self._every == 0, self._steps + 1
         if measured:
-            self._look_no_more()
+            self._remove_output_hooks()
             found, self._activations = self._activations, {}
             # A fused optimizer divides by the factor of a GradScaler itself, so gradients are still scaled here.
             scale = getattr(optimizer, "grad_scale", None)
             with torch.no_grad():
                 self._ready = {**self._norms(model, scale), **found}
         if self._steps % self._every == 0:
-            self._look_at_outputs()
+            self._add_output_hooks()
 
     def _norms(self, model: Any, scale: Any) -> dict[str, Any]:
         """Return norms of the gradients and weights of the model and of its modules."""
@@ -104,7 +104,7 @@ class ModelWatch:
         for parameter in model.parameters():
             weight, gradient = _norm(parameter), None if parameter.grad is None else _norm(parameter.grad)
             if weight is None:
-                self._tell("parts", "watch: parameters that are spread over ranks, or have no values here, are left out of norms")
+                self._report("parts", "watch: parameters that are spread over ranks, or have no values here, are left out of norms")
             if gradient is not None and scale is not None:
                 gradient = gradient / scale.to(gradient.device)
             norms[id(parameter)] = gradient, weight
@@ -118,11 +118,11 @@ class ModelWatch:
                     found[self._name(kind, name)] = torch.linalg.vector_norm(together)
         return found
 
-    def _look_at_outputs(self) -> None:
+    def _add_output_hooks(self) -> None:
         for name, module in self._named_modules():
             self._hooks.append(module.register_forward_hook(self._output_hook(name)))
 
-    def _look_no_more(self) -> None:
+    def _remove_output_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -152,7 +152,7 @@ class ModelWatch:
             with torch.no_grad():
                 outcome = guarded(look, output)
             if outcome.failure is not None:
-                self._tell(("watch", name), f"watch: what {name} puts out: {outcome.failure.detail}")
+                self._report(("watch", name), f"watch: what {name} puts out: {outcome.failure.detail}")
 
         return hook
 

@@ -183,10 +183,10 @@ class TrainingRun:
         self.world_size = numbers.get("world_size") or 1
         self.node = found["hostname"]
         self._window = monitor.tumbling_window()
-        self._begun_in = 0  # process id. After a fork, the parent's window gets no readings in the child.
+        self._started_in = 0  # process id. After a fork, the parent's window gets no readings in the child.
         self._worked: Totals = {}
-        self._tell = WarnOnce("training: ")
-        self._choice = row_choice(self._tell)
+        self._warn = WarnOnce("training: ")
+        self._choice = row_choice(self._warn)
         self._other_nodes: TorchStoreRows | None = None
         self._for_others: TrainingRun | None = None
         self._watched: list[ModelWatch] = []
@@ -228,7 +228,7 @@ class TrainingRun:
             values = {**values, **watched.take()}
         self._contain("step", self.monitor.log, step, **values)
         if unused:
-            self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
+            self._warn("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
 
     def watch(self, model: Any, every: int = 100, modules: str | Iterable[str] = ATTENTION, prefix: str = "watch") -> None:
         """Measure a PyTorch model every ``every`` steps of its optimizer, until the run is closed. It never synchronises a device.
@@ -248,7 +248,7 @@ class TrainingRun:
     def _watch(self, model: Any, every: int, modules: str | Iterable[str], prefix: str) -> None:
         from accelmetrics.integrations.torch_watch import ModelWatch
 
-        self._watched.append(ModelWatch(model, every, modules, prefix, self._tell))
+        self._watched.append(ModelWatch(model, every, modules, prefix, self._warn))
 
     def row(
         self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object
@@ -280,7 +280,7 @@ class TrainingRun:
         Returns:
             Finite numbers by name. Names have only letters, digits, spaces and ``/ _ . - :``. Any other character becomes ``_``.
         """
-        tell_unused(self._tell, unused, unknown)
+        tell_unused(self._warn, unused, unknown)
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
     def findings(self) -> Findings:
@@ -293,10 +293,10 @@ class TrainingRun:
         return f"<TrainingRun:{rank} {self.monitor!r}>"
 
     def _start(self) -> None:
-        if self._begun_in != os.getpid():
-            if self._begun_in:
+        if self._started_in != os.getpid():
+            if self._started_in:
                 self._window = self.monitor.tumbling_window()
-            self._begun_in = os.getpid()
+            self._started_in = os.getpid()
             self._window.begin()  # before the first reading, which belongs to it
         self.monitor.start()
         if self._for_others is not None and self._other_nodes is not None:
@@ -315,10 +315,10 @@ class TrainingRun:
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         head = headed(prefix)
         selection, chosen = self._choice(keys, stats)
-        taken = self._window.take(selection)
+        readings = self._window.take(selection)
         latest = self.monitor.latest
         devices = [slot.key for slot in latest.identities] if latest is not None else []
-        found = measured(taken, devices, latest.metrics if latest is not None else {}, selection, chosen)
+        found = measured(readings, devices, latest.metrics if latest is not None else {}, selection, chosen)
         before, self._worked = self._worked, self.monitor.work
         for name, rate in rates(self._worked, before).items():
             found.update({f"{name}_{per}": value for per, value in rate.items() if value is not None})
@@ -330,7 +330,7 @@ class TrainingRun:
         """Call our code on the program's thread. An error is logged once and does not reach the program."""
         outcome = guarded(call, *arguments, **options)
         if outcome.failure is not None:
-            self._tell((what, kind_of(outcome.error)), f"{what} failed: {outcome.failure.detail}")
+            self._warn((what, kind_of(outcome.error)), f"{what} failed: {outcome.failure.detail}")
         return outcome.value
 
 
@@ -409,20 +409,20 @@ class RunHook:
     ) -> None:
         if run is not None and options:
             raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
-        self._given, self._options = run, options
+        self._provided, self._options = run, options
         self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
         self._own = training(**options) if run is None else None  # made now, so that an invalid option raises here
         self._closing: weakref.finalize[..., object] | None = None
 
     # Frameworks copy and pickle callbacks. A running monitor has threads and cannot be copied, so a copy makes its own run.
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_given": None, "_own": None, "_closing": None}
+        return {**self.__dict__, "_provided": None, "_own": None, "_closing": None}
 
     @property
     def run(self) -> TrainingRun:
         """The training run, started or not."""
-        if self._given is not None:
-            return self._given
+        if self._provided is not None:
+            return self._provided
         if self._own is None:  # in a copy, perhaps in another process
             made = guarded(training, **self._options)
             if made.failure is not None:
@@ -437,12 +437,12 @@ class RunHook:
         # After an exception, a framework may not call the end event. Then the run closes when the callback is garbage-collected.
         run = self.run
         run.start()
-        if self._given is None and (self._closing is None or not self._closing.alive):
+        if self._provided is None and (self._closing is None or not self._closing.alive):
             self._closing = weakref.finalize(self, run.close)
 
     def place(self, rank: int) -> None:
         """Set the rank from the framework, if no launcher set one. This replaces a run that has not started."""
-        if self._given is None and self.run.rank is None and not self.run.monitor.running:
+        if self._provided is None and self.run.rank is None and not self.run.monitor.running:
             self._options = {**self._options, "labels": {"rank": str(rank), **(self._options.get("labels") or {})}}
             self._own = training(**self._options)
             if self._closing is not None:  # of the previous run, which has ended
@@ -473,7 +473,7 @@ class RunHook:
 
     def end(self) -> None:
         """End the run at the end of the framework's training."""
-        if self._given is None:
+        if self._provided is None:
             self.run.close()
 
 

@@ -57,17 +57,17 @@ def _begin(
     Raises:
         InvalidOptionError: The interval or the metrics are invalid.
     """
-    asked = {name: options.pop(name) for name in (ENABLE, INTERVAL, METRICS) if name in options}
+    keywords = {name: options.pop(name) for name in (ENABLE, INTERVAL, METRICS) if name in options}
     trainer: Any = {}
     with suppress(LookupError, AttributeError, TypeError, ValueError):  # the configuration may be a dict, of OmegaConf, or missing
         trainer = config["trainer"] if hasattr(config["trainer"], "get") else {}
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
     variable = os.environ.get(VARIABLE, "").strip()
-    interval = asked.get(INTERVAL, trainer.get(INTERVAL))
-    metrics = asked.get(METRICS, trainer.get(METRICS))
+    interval = keywords.get(INTERVAL, trainer.get(INTERVAL))
+    metrics = keywords.get(METRICS, trainer.get(METRICS))
     if metrics is None and variable.lower() not in ("", "0", "1", "false", "true"):
         metrics = variable
-    enabled = asked.get(ENABLE, trainer.get(ENABLE))
+    enabled = keywords.get(ENABLE, trainer.get(ENABLE))
     wanted = NAME in names or metrics is not None or variable.lower() in ("1", "true") if enabled is None else enabled
     if not wanted:
         if enabled is None and interval is not None:

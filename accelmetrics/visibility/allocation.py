@@ -246,34 +246,34 @@ def allocation(
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
     slots = snapshot.identities
-    told = own_processes(snapshot)
-    processes, unknown = _located(snapshot, {key: found for key, found in told.items() if not isinstance(found, Unavailable)})
-    pools = {role: _chosen(choices, slots) for role, choices in (expect or {}).items()}
-    unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
+    listings = own_processes(snapshot)
+    processes, unknown = _located(snapshot, {key: found for key, found in listings.items() if not isinstance(found, Unavailable)})
+    pools = {role: _keys_of(choices, slots) for role, choices in (expect or {}).items()}
+    unclear = {key: why for key, why in listings.items() if isinstance(why, Unavailable)}
     if (pids or role_of) and not DriverNumbers(()).shared:
         # A process that cannot be identified may or may not belong to the job. So it counts neither as a worker nor as a stranger.
         for key, found in processes.items():
-            if whys := [unknown[one.pid] for one in found if one.pid in unknown]:
+            if whys := [unknown[process.pid] for process in found if process.pid in unknown]:
                 unclear[key] = Unavailable(Reason.NO_PERMISSION, "; ".join(whys))
-        processes = {key: tuple(one for one in found if one.pid not in unknown) for key, found in processes.items()}
+        processes = {key: tuple(process for process in found if process.pid not in unknown) for key, found in processes.items()}
     members = _members(pids, children, role_of, processes, unknown)
     held = _held(members, processes)
     workers = [_worker(member, role_of.get(member.pid, ""), held.get(member.pid, {}), slots) for member in members]
     workers.sort(key=lambda worker: (worker.role, worker.rank is None, worker.rank or 0, worker.local_rank or 0, worker.pid))
     used = {role: {key for worker in workers if worker.role == role for key in worker.uses} for role in pools}
-    listed = {key: tuple(process.pid for process in found) for key, found in told.items() if not isinstance(found, Unavailable)}
-    made = Allocation(
+    listed = {key: tuple(process.pid for process in found) for key, found in listings.items() if not isinstance(found, Unavailable)}
+    result = Allocation(
         snapshot.timestamp,
         snapshot.hostname,
         tuple(workers),
-        tuple(UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key)) for slot in slots if slot.key in told),
+        tuple(UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key)) for slot in slots if slot.key in listings),
         tuple(Pool(role, keys, tuple(slot.key for slot in slots if slot.key in used[role])) for role, keys in pools.items()),
         (),
     )
-    return made._replace(findings=tuple(_findings(made, members, snapshot, processes, unclear)))
+    return result._replace(findings=tuple(_findings(result, members, snapshot, processes, unclear)))
 
 
-def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
+def _keys_of(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
     if isinstance(choices, (str, int)) or not choices:
         raise InvalidOptionError(f"expect has {choices!r} for a role: it must be a list of device numbers, keys or UUIDs")
     selection = DeviceSelection(choices)
@@ -344,26 +344,26 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
 
 
 def _findings(
-    made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
+    result: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[AllocationFinding]:
     """Yield all findings: about expected devices first, then workers, pairs of workers, devices and sources.
 
     Args:
-        made: Workers, devices and pools.
+        result: Workers, devices and pools, without findings.
         members: The processes behind the workers.
-        snapshot: The reading behind ``made``.
+        snapshot: The reading behind ``result``.
         processes: The processes that use each device.
         unclear: Why the processes of a device are not known, by device.
     """
     by_pid = {member.pid: member for member in members}
-    for pool in made.pools:
-        yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
+    for pool in result.pools:
+        yield from _pool_findings(pool, result, members, processes, [key for key in pool.expected if key in unclear])
     vendors = dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)
     variables = " or ".join(VENDORS[vendor][0] for vendor in vendors if vendor in VENDORS)
-    labels = {worker.pid: worker.label for worker in made.workers}
+    labels = {worker.pid: worker.label for worker in result.workers}
     of_workers = (
         (one, labels[one.pids[0]])
-        for worker in made.workers
+        for worker in result.workers
         for one in _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
     )
     alike: dict[tuple[str, str, tuple[str, ...]], list[AllocationFinding]] = {}  # workers with the same problem share one finding
@@ -375,30 +375,30 @@ def _findings(
             yield found[0]
         else:
             pids = tuple(pid for finding in found for pid in finding.pids)
-            yield AllocationFinding(kind, f"{_named([labels[pid] for pid in pids])}: {words}", pids, devices)
-    for one, other in combinations(made.workers, 2):
+            yield AllocationFinding(kind, f"{_shortened([labels[pid] for pid in pids])}: {words}", pids, devices)
+    for one, other in combinations(result.workers, 2):
         common = tuple(sorted(one.uses & other.uses))
         if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
             kind, text = "shared_device", f"{one.label} and {other.label} both use {joined(common)}"
             sees, sees_too = one.visible, other.visible
             if one.lists and other.lists and sees is not None and sees_too is not None and not {*sees} & {*sees_too}:
-                kind, text = "shared_unasked", f"{text}, though each asked for its own: {_asked(one)} and {_asked(other)}"
+                kind, text = "shared_unasked", f"{text}, though each asked for its own: {_list_text(one)} and {_list_text(other)}"
             yield AllocationFinding(kind, text, (one.pid, other.pid), common)
-    yield from _device_findings(made, members, processes, unclear)
+    yield from _device_findings(result, members, processes, unclear)
     for status in snapshot.backends:
-        told = any(why.detail and why.detail in status.detail for why in unclear.values())
-        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"} and not told:
+        reported = any(why.detail and why.detail in status.detail for why in unclear.values())
+        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"} and not reported:
             yield AllocationFinding("source", f"{status.name}: {status.detail}")
 
 
 def _pool_findings(
-    pool: Pool, made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Sequence[str]
+    pool: Pool, result: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Sequence[str]
 ) -> Iterator[AllocationFinding]:
     """Compare the expected devices of a role with the devices that its workers use, and find intruders on them.
 
     An intruder is a process outside the role, outside other roles that expect the device, and no helper of their workers.
     """
-    roles = {worker.pid: worker.role for worker in made.workers}
+    roles = {worker.pid: worker.role for worker in result.workers}
     pids = tuple(pid for pid, role in roles.items() if role == pool.role)
     expected = f"{pool.role}: expected on {joined(pool.expected)}"
     if not pids:
@@ -414,10 +414,10 @@ def _pool_findings(
     if unclear:
         text = f"{expected}, but which processes use {joined(unclear)} cannot be told"
         yield AllocationFinding("pool_unclear", text, pids, tuple(unclear))
-    labels = {worker.pid: worker.label for worker in made.workers}
+    labels = {worker.pid: worker.label for worker in result.workers}
     found: dict[tuple[int, ...], list[str]] = {}
     for key in pool.expected:
-        allowed = {other.role for other in made.pools if key in other.expected}
+        allowed = {other.role for other in result.pools if key in other.expected}
         own = [member for member in members if roles[member.pid] in allowed]
         others: dict[int, None] = {}
         for process in processes.get(key, ()):
@@ -450,7 +450,7 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
         outside = tuple(use.device for use in worker.used if use.device not in inside)
         if outside:
             allowed = joined(seen) if seen else "no device"
-            text = f"{worker.label} uses {joined(outside)}, outside its list ({_asked(worker)}: {allowed})"
+            text = f"{worker.label} uses {joined(outside)}, outside its list ({_list_text(worker)}: {allowed})"
             yield AllocationFinding("outside_list", text, (worker.pid,), outside)
     for note in worker.notes if environment.values is not None else ():
         yield AllocationFinding("list_problem", f"{worker.label}: {note}", (worker.pid,))
@@ -462,12 +462,12 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
 
 
 def _device_findings(
-    made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
+    result: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[AllocationFinding]:
     unused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for device in made.devices:
+    for device in result.devices:
         if device.pids == ():
-            holders = tuple(worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ()))
+            holders = tuple(worker.label for worker in result.workers if worker.lists and device.key in (worker.visible or ()))
             unused.setdefault((device.name, holders), []).append(device.key)
     for (name, holders), idle in unused.items():
         given = f", though {'it is' if len(idle) == 1 else 'they are'} in the list of {joined(holders)}" if holders else ""
@@ -482,11 +482,11 @@ def _device_findings(
         yield AllocationFinding("use_unknown", f"which processes use {joined(keys)} cannot be told: {why.detail or why.reason}", (), keys)
 
 
-def _asked(worker: Worker) -> str:
+def _list_text(worker: Worker) -> str:
     return ", ".join(f"{entry.variable}={entry.value}" for entry in worker.lists)
 
 
-def _named(labels: Sequence[str]) -> str:
+def _shortened(labels: Sequence[str]) -> str:
     """Return the labels as one phrase: all of them, or the first ones and the number of the rest."""
     more = len(labels) - MOST_NAMED
     return joined(labels) if more <= 0 else f"{', '.join(labels[:MOST_NAMED])} and {more} more"

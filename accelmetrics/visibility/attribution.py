@@ -28,7 +28,7 @@ LEAST_STALE = 10.0
 ABSENT = 1.0
 """Seconds between two looks for a source that does not exist yet. Such a look only checks for a path."""
 # Bounds the memory for a source with ever new problems. At the bound all are forgotten and logged again.
-TOLD = 1000
+MOST_LOGGED = 1000
 
 
 DeviceRef = tuple[str, str]
@@ -61,7 +61,7 @@ class ClaimSource:
         self._interval = interval
         self._latest: tuple[float, Listing | None] = (0.0, None)
         self._failure = ""
-        self._told: dict[str, None] = {}
+        self._logged: dict[str, None] = {}
 
     def run(self, end: Flag) -> None:
         """Read until ``end`` is set. Log a failure when it is new or changes, and the recovery from it."""
@@ -76,10 +76,10 @@ class ClaimSource:
             if not failure:
                 self._latest = (time.monotonic(), outcome.value)
                 for problem in outcome.value[1] if outcome.value is not None else ():
-                    if problem not in self._told:
-                        if len(self._told) >= TOLD:
-                            self._told.clear()
-                        self._told[problem] = None
+                    if problem not in self._logged:
+                        if len(self._logged) >= MOST_LOGGED:
+                            self._logged.clear()
+                        self._logged[problem] = None
                         log.warning("%s: %s", self.name, problem)
             absent = self._latest[1] is None and not failure
             end.wait(min(self._interval, ABSENT) if absent else self._interval)
@@ -139,10 +139,10 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
         slots: The devices of the reading.
     """
     known: dict[DeviceRef, tuple[str, ...]] = {}  # keys of devices by each reference to them
-    wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
+    whole_devices = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
     for slot in slots:
         about = slot.identity
-        whole = wholes.get(about.parent) if about.parent else slot
+        whole = whole_devices.get(about.parent) if about.parent else slot
         behind = "" if whole is slot else f".{about.gpu_instance_id}"
         if about.uuid:
             known["uuid", about.uuid] = (slot.key,)
@@ -159,8 +159,8 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
     seen: set[tuple[str, str, object]] = set()
     for kind, labels, devices in claims:
         # Two sources may report a job with different labels, so a job is known by its id. A container has no id.
-        called = labels.get("job_id") if kind == "job" else tuple(labels.items())
+        holder = labels.get("job_id") if kind == "job" else tuple(labels.items())
         for device in dict.fromkeys(key for each in devices for key in known.get(each, ())):
-            if (device, kind, called) not in seen:
-                seen.add((device, kind, called))
+            if (device, kind, holder) not in seen:
+                seen.add((device, kind, holder))
                 yield Holder(device, kind, FrozenDict(labels))

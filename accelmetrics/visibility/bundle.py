@@ -84,22 +84,22 @@ class FileTree:
 
     def copy(self) -> FileTree:
         """Return a copy. A thread that still hangs in a file may change the original later, but not the copy."""
-        made = FileTree()
-        made.files, made.names, made.links, made.errors = dict(self.files), dict(self.names), dict(self.links), dict(self.errors)
-        made.silent = list(self.silent)
-        return made
+        copied = FileTree()
+        copied.files, copied.names, copied.links, copied.errors = dict(self.files), dict(self.names), dict(self.links), dict(self.errors)
+        copied.silent = list(self.silent)
+        return copied
 
     def add(self, path: str, listed: bool) -> None:
         """Add an opened path, the links that lead to it, the links and directories near it, and its names if it was listed."""
         real = self.place(path)
         parent = path.rpartition("/")[0]
         if parent not in ("", "/") and (at := self.place(parent)):
-            self._look(at, every_name=False)
+            self._add_directory(at, every_name=False)
         if real is None:
             return
         status = os.stat(sysroot() + real)  # noqa: PTH116
         if stat.S_ISDIR(status.st_mode):
-            self._look(real, every_name=listed)
+            self._add_directory(real, every_name=listed)
         elif stat.S_ISREG(status.st_mode) and real not in self.files:
             # Non-blocking, so that reading a file that waits for new data fails at once.
             try:
@@ -149,7 +149,7 @@ class FileTree:
             rest = [*target.split("/"), *rest]
         return None
 
-    def _look(self, directory: str, every_name: bool) -> None:
+    def _add_directory(self, directory: str, every_name: bool) -> None:
         """Record the links and directories in a directory, and all of its names if ``every_name`` is set."""
         if (mark := f"{directory}{every_name}") in self._seen:
             return
@@ -184,7 +184,7 @@ class HeardChild:
         self._child = child
         self._run = run
         self._lines: list[list[Any]] = []
-        self._left = LARGEST_STREAM
+        self._bytes_left = LARGEST_STREAM
         run["lines"] = self._lines
         self.process = self
         self._by_itself = True
@@ -218,8 +218,8 @@ class HeardChild:
         for stream, piece in self._child.read():
             *lines, begun[stream] = (begun[stream] + piece).split(b"\n")
             for line in lines:
-                self._left -= len(line) + 1
-                if self._left >= 0:
+                self._bytes_left -= len(line) + 1
+                if self._bytes_left >= 0:
                     self._lines.append([round(time.monotonic() - started, 3), stream, line.decode("utf-8", "replace")])
             yield stream, piece
 
@@ -278,15 +278,15 @@ class Recorder:
         return None if loaded is None else RecordingLibrary(loaded, calls)
 
     def _run(self, call: Callable[..., Completed], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Completed:
-        completed, run = self._noted(call, arguments, options)
+        completed, run = self._recorded(call, arguments, options)
         run.update(completed._asdict())
         return completed
 
     def _start(self, call: Callable[..., Child], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> HeardChild:
-        child, run = self._noted(call, arguments, options)
+        child, run = self._recorded(call, arguments, options)
         return HeardChild(child, run)
 
-    def _noted(self, call: Callable[..., T], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    def _recorded(self, call: Callable[..., T], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
         started = time.monotonic()
         run: dict[str, Any] = {"argv": list(arguments[0])}
         self.runs.append(run)
@@ -303,14 +303,14 @@ class Recorder:
         listening, root, opened = True, sysroot(), self.opened
         beginnings = tuple(f"{root}{each}" for each in ROOTS)
 
-        def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        def notice(event: str, arguments: tuple[Any, ...]) -> None:
             if listening and event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str):
                 path = arguments[0]
                 if path.startswith(beginnings) or (path.startswith(root) and path.endswith(MARKET_NAMES)):
                     path = path[len(root) :]
                     opened[path] = opened.get(path, False) or event != "open"
 
-        sys.addaudithook(hear)  # an audit hook cannot be removed: the flag makes it idle afterwards
+        sys.addaudithook(notice)  # an audit hook cannot be removed: the flag makes it idle afterwards
         TAPS.append(self)
         try:
             yield
@@ -435,10 +435,10 @@ def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[st
     entries = {name: _text(names.document(content)) for name, content in texts.items()}
     entries[NVML] = _text({vendor: calls.to_dict(names.replace, names.text) for vendor, calls in recorder.nvml.items()})
     entries["readings.jsonl"] = b"".join(_text(names.document(line), None) + b"\n" for line in lines)
-    left = MOST_BYTES - sum(map(len, entries.values()))
+    bytes_left = MOST_BYTES - sum(map(len, entries.values()))
     for path, content in sorted(tree.files.items()):
-        if len(content) <= left and len(entries) < MOST_ENTRIES:
-            left -= len(content)
+        if len(content) <= bytes_left and len(entries) < MOST_ENTRIES:
+            bytes_left -= len(content)
             entries[FILES + names.text(path)] = _content(names, path, content)
     return Bundle(entries, {kind: len(values) for kind, values in sorted(names.replaced.items())}, names.left, tree.silent)
 

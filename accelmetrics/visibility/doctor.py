@@ -348,12 +348,12 @@ def _advice(wrong: Unavailable, source: ManagedSource) -> str:
     Detection's advice (about devices missing in a container, for example) applies whether or not the driver works.
     """
     detected = source.detection.advice
-    told = source.failure.advice if source.failure is not None else ""
-    if not told and (not detected or wrong.reason == Reason.TIMED_OUT):
-        told = ADVICE.get(wrong.reason, "")
-    if not told or told in detected:
+    advice = source.failure.advice if source.failure is not None else ""
+    if not advice and (not detected or wrong.reason == Reason.TIMED_OUT):
+        advice = ADVICE.get(wrong.reason, "")
+    if not advice or advice in detected:
         return detected
-    return "; ".join((*(each for each in detected.split("; ") if each not in told), told))
+    return "; ".join((*(each for each in detected.split("; ") if each not in advice), advice))
 
 
 def _device(device: Device, failure: Failure | None) -> DeviceFinding:

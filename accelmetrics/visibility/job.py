@@ -51,8 +51,8 @@ def first_number(environ: Mapping[str, str], names: Iterable[str], least: int = 
 
 def ray_decides(environ: Mapping[str, str]) -> bool:
     """Return whether Ray sets the device list of the process while it runs."""
-    kept_off = any(name.startswith(RAY_KEEPS_OFF) and value not in {"", "0", "false"} for name, value in environ.items())
-    return any(name in environ for name in RAY) and not kept_off
+    disabled = any(name.startswith(RAY_KEEPS_OFF) and value not in {"", "0", "false"} for name, value in environ.items())
+    return any(name in environ for name in RAY) and not disabled
 
 
 class Member:
@@ -106,13 +106,13 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
     members = [listed(number) for number in numbers]
     workers = [member for member in members if uses(member, using)]
-    taken = {NO_POSITION, *(member.position for member in workers)}
+    covered = {NO_POSITION, *(member.position for member in workers)}
     # Data loaders and other helpers inherit their rank's environment, and so may a shell above the rank. So a rank has one worker.
     for member in members:
         own = member.position
         # Slurm gives torchrun a rank too. A process with other ranks below it is a launcher and no worker.
         launches = any(member.number in other.above and other.position not in (own, NO_POSITION) for other in members)
-        if own not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
+        if own not in covered and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
     return workers
 
@@ -196,10 +196,10 @@ def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     values = os.environ if environment is None else environment
     labels = {label: value for name, label in VARIABLES.items() if (value := values.get(name, ""))}
     if "KUBERNETES_SERVICE_HOST" in values:
-        told = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
+        explicit = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
         # A pod's host name is its name, unless its manifest sets another one. So an explicit POD_NAME wins.
         usual = {"k8s.pod.name": values.get("HOSTNAME", ""), "k8s.namespace.name": (read_text(_NAMESPACE) or "").strip()}
-        labels |= {label: value for label, value in usual.items() if value} | told
+        labels |= {label: value for label, value in usual.items() if value} | explicit
     _, rank, local_rank = position(values)
     numbers = {"rank": rank, "local_rank": local_rank, "world_size": first_number(values, WORLD_SIZES, least=1)}
     return labels | {name: str(number) for name, number in numbers.items() if number is not None}

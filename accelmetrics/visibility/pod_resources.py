@@ -86,9 +86,9 @@ def listing(answer: bytes) -> Listing:
     for pod in pods[:MOST_PODS]:
         for container in pod.containers:
             labels = {"pod": _text(pod.name), "namespace": _text(pod.namespace), "container": _text(container.name)}
-            given = (device_of(_text(one.resource), _text(each)) for one in container.devices for each in one.ids)
+            references = (device_of(_text(one.resource), _text(each)) for one in container.devices for each in one.ids)
             # A network interface, for example, is no device that this package reads, and is left out.
-            if devices := dict.fromkeys(device for device in given if device is not None):
+            if devices := dict.fromkeys(device for device in references if device is not None):
                 claims.append(("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
             problems += [
                 f"{labels['namespace']}/{labels['pod']} holds {_text(one.device) or 'a device'} of pool {_text(one.pool)} by the claim "

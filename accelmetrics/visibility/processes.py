@@ -147,10 +147,10 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         snapshot: A recent reading of this machine.
         parents: Whether to add the ancestors of each process.
     """
-    told = own_processes(snapshot)
+    listings = own_processes(snapshot)
     uses = [
         (key, use)
-        for key, found in told.items()
+        for key, found in listings.items()
         if not isinstance(found, Unavailable)
         for use in sorted(found, key=lambda use: (math.inf if use.memory_bytes is None else -use.memory_bytes, use.pid))
     ]
@@ -171,8 +171,8 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         snapshot.hostname,
         tuple(listed),
         tuple(system.look_up(pid, parents=True) for pid in above) if system else (),
-        tuple(key for key, found in told.items() if found == ()),
-        {key: found for key, found in told.items() if isinstance(found, Unavailable)},
+        tuple(key for key, found in listings.items() if found == ()),
+        {key: found for key, found in listings.items() if isinstance(found, Unavailable)},
     )
 
 
@@ -295,19 +295,21 @@ def process_labels(names: Iterable[str]) -> ProcessLabels:
         if name not in LABELS:
             raise UnknownNameError("label of a process", name, LABELS)
 
-    def tell(snapshot: Snapshot, pids: Sequence[int]) -> dict[int, dict[str, str]]:
+    def look_up(snapshot: Snapshot, pids: Sequence[int]) -> dict[int, dict[str, str]]:
         if snapshot.hostname != hostname():
             return {}
         listed, asked = own_processes(snapshot), frozenset(pids)
         uses = [(key, use) for key, found in listed.items() if not isinstance(found, Unavailable) for use in found if use.pid in asked]
-        told: dict[int, dict[str, str]] = {}
+        labels_by_pid: dict[int, dict[str, str]] = {}
         for process in _about(snapshot, uses, SystemReader()):
             labels = {name: value for name in wanted if (value := getattr(process, name))}
             # Drivers of two vendors may report two processes with the same id. Only labels that both share are certain.
-            told[process.pid] = {name: value for name, value in labels.items() if told.get(process.pid, labels).get(name) == value}
-        return told
+            labels_by_pid[process.pid] = {
+                name: value for name, value in labels.items() if labels_by_pid.get(process.pid, labels).get(name) == value
+            }
+        return labels_by_pid
 
-    return tell
+    return look_up
 
 
 def located(snapshot: Snapshot, uses: Iterable[tuple[str, DeviceProcess]]) -> list[int | str]:
@@ -365,7 +367,7 @@ class SystemReader:
         readers = {"user": self._user, "command": _command, "started": self._started}
         for field, read in readers.items():
             try:
-                known[field] = _ask_psutil(field, pid) if portable else read(pid)
+                known[field] = _from_psutil(field, pid) if portable else read(pid)
             except (OSError, ValueError, LookupError) as error:
                 missing[field] = _why(pid, error)
         try:
@@ -427,7 +429,7 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _ask_psutil(field: str, pid: int) -> Any:
+def _from_psutil(field: str, pid: int) -> Any:
     import psutil
 
     try:

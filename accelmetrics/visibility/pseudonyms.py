@@ -80,10 +80,10 @@ class Pseudonyms:
     def __init__(self) -> None:
         self._key = os.urandom(32)
         self._words = set(COMMON)
-        self._named: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._known: dict[bytes, tuple[str, bytes]] = {}
         self._raw: dict[bytes, bytes] = {}
-        self._made: set[bytes] = set()
+        self._issued: set[bytes] = set()
         self._form: re.Pattern[bytes] | None = None
         self.replaced: dict[str, set[bytes]] = {}
         self.left: set[str] = set()
@@ -101,7 +101,7 @@ class Pseudonyms:
             self.add_name(kind, name.partition(".")[0])  # "node-1.example.org" is often printed as "node-1"
         if name and name.lower() not in COMMON:
             self._form = None
-            self._named[name] = kind
+            self._names[name] = kind
 
     def add_identity(self, kind: str, value: str) -> None:
         """Add a UUID or serial number. It is replaced in each of its forms: text, decimal number and raw bytes."""
@@ -111,13 +111,13 @@ class Pseudonyms:
         # Short values occur by chance. Words without a digit, zeros and f's are placeholders of drivers.
         if len(bare) < 6 or not any(map(str.isdigit, bare)) or not bare.strip("0") or bare == "f" * len(bare):
             return
-        stand_in = self._stand_in(value)
-        self._know(kind, value, stand_in)
-        digits = stand_in.lower().replace("-", "").replace("_", "")
+        pseudonym = self._pseudonym(value)
+        self._register(kind, value, pseudonym)
+        digits = pseudonym.lower().replace("-", "").replace("_", "")
         if re.fullmatch("[0-9a-f]{12,32}", bare):
-            self._know(kind, bare, digits)
+            self._register(kind, bare, digits)
             if len(bare) <= 16:  # AMD's compute driver prints it as a decimal number
-                self._know(kind, str(int(bare, 16)), str(int(digits, 16)))
+                self._register(kind, str(int(bare, 16)), str(int(digits, 16)))
             elif len(bare) == 32 and _is_rare(bytes.fromhex(bare)):
                 self._raw[bytes.fromhex(bare)] = bytes.fromhex(digits)
 
@@ -158,20 +158,20 @@ class Pseudonyms:
     def replace(self, data: bytes) -> bytes:
         """Return data with all personal values replaced."""
         if self._form is None:
-            for name, kind in self._named.items():  # decided here and not in add_name: only now are all words known
+            for name, kind in self._names.items():  # decided here and not in add_name: only now are all words known
                 if len(name) < SHORTEST or name.isdigit() or name.lower() in self._words:
                     self.left.add(name)
                 else:
-                    self._know(kind, name, ".".join(map(self._stand_in, name.split("."))) if kind == HOST else self._stand_in(name))
+                    self._register(kind, name, ".".join(map(self._pseudonym, name.split("."))) if kind == HOST else self._pseudonym(name))
             # The longest first, because a value may be part of another one.
             known = b"|".join(map(re.escape, sorted(self._known, key=len, reverse=True))) or rb"(?!)"
             self._form = re.compile(rb"(?<![0-9A-Za-z])(0x)?(" + known + rb")(?![0-9A-Za-z])", re.IGNORECASE)
-        for raw, stand_in in self._raw.items():
-            data = data.replace(raw, stand_in)
-        data = self._form.sub(self._of_known, data)
-        data = _HOMES.sub(partial(self._of_form, USER), data)
+        for raw, pseudonym in self._raw.items():
+            data = data.replace(raw, pseudonym)
+        data = self._form.sub(self._replace_known, data)
+        data = _HOMES.sub(partial(self._replace_form, USER), data)
         for kind, form in _FORMS:
-            data = form.sub(partial(self._of_form, kind), data)
+            data = form.sub(partial(self._replace_form, kind), data)
         return data
 
     def text(self, text: str) -> str:
@@ -192,35 +192,35 @@ class Pseudonyms:
     def mask(self, data: bytes) -> bytes:
         """Return a text with every letter and digit replaced, or the text itself if it is a common word."""
         text = data.decode("utf-8", "surrogateescape")
-        return data if text.strip() in COMMON else self._stand_in(text).encode("utf-8", "surrogateescape")
+        return data if text.strip() in COMMON else self._pseudonym(text).encode("utf-8", "surrogateescape")
 
-    def _know(self, kind: str, value: str, stand_in: str) -> None:
+    def _register(self, kind: str, value: str, pseudonym: str) -> None:
         self._form = None
-        self._known[value.encode("utf-8", "surrogateescape").lower()] = kind, stand_in.encode("utf-8", "surrogateescape")
-        self._made.add(stand_in.lower().encode("utf-8", "surrogateescape"))
+        self._known[value.encode("utf-8", "surrogateescape").lower()] = kind, pseudonym.encode("utf-8", "surrogateescape")
+        self._issued.add(pseudonym.lower().encode("utf-8", "surrogateescape"))
 
-    def _of_known(self, found: re.Match[bytes]) -> bytes:
+    def _replace_known(self, found: re.Match[bytes]) -> bytes:
         value = found[2]
-        kind, stand_in = self._known[value.lower()]
+        kind, pseudonym = self._known[value.lower()]
         self.replaced.setdefault(kind, set()).add(value.lower())
-        return (found[1] or b"") + (stand_in.upper() if value.isupper() else stand_in.lower() if value.islower() else stand_in)
+        return (found[1] or b"") + (pseudonym.upper() if value.isupper() else pseudonym.lower() if value.islower() else pseudonym)
 
-    def _of_form(self, kind: str, found: re.Match[bytes]) -> bytes:
+    def _replace_form(self, kind: str, found: re.Match[bytes]) -> bytes:
         value = found[0]
         lower = value.lower()
         ordinary = kind != USER and len(set(lower) - set(b"0:-_.")) < 2  # zeros, masks
         # A pseudonym has the form of an id, so the patterns find it too. It is not replaced again.
-        if lower in self._made or ordinary or lower.decode("utf-8", "replace") in COMMON:
+        if lower in self._issued or ordinary or lower.decode("utf-8", "replace") in COMMON:
             return value
         self.replaced.setdefault(kind, set()).add(lower)
         text = value.decode("utf-8", "surrogateescape")
-        stand_in = self._stand_in(text)
+        pseudonym = self._pseudonym(text)
         if b"." in value and kind == ADDRESS:  # digits drawn one by one could make a number above 255
-            stand_in = "10." + ".".join(map(str, self._stream(text, 3)))
-        self._made.add(stand_in.lower().encode("utf-8", "surrogateescape"))
-        return stand_in.encode("utf-8", "surrogateescape")
+            pseudonym = "10." + ".".join(map(str, self._stream(text, 3)))
+        self._issued.add(pseudonym.lower().encode("utf-8", "surrogateescape"))
+        return pseudonym.encode("utf-8", "surrogateescape")
 
-    def _stand_in(self, value: str) -> str:
+    def _pseudonym(self, value: str) -> str:
         """Return the pseudonym of a value. A hexadecimal value becomes a hexadecimal one. In others, digits stay digits."""
         plain = "".join(filter(str.isalnum, value.lower()))
         colons = value.replace(":", "")
@@ -230,14 +230,14 @@ class Pseudonyms:
         for character in value:
             drawn = next(stream)
             if is_hex and character.isalnum():
-                stand_in = "0123456789abcdef"[drawn % 16]
+                pseudonym = "0123456789abcdef"[drawn % 16]
             elif character.isdigit():
-                stand_in = "0123456789"[drawn % 10] if made and character == "0" else "123456789"[drawn % 9]
+                pseudonym = "0123456789"[drawn % 10] if made and character == "0" else "123456789"[drawn % 9]
             elif character.isalpha():
-                stand_in = "abcdefghijklmnopqrstuvwxyz"[drawn % 26]
+                pseudonym = "abcdefghijklmnopqrstuvwxyz"[drawn % 26]
             else:
-                stand_in = character
-            made.append(stand_in.upper() if character.isupper() else stand_in)
+                pseudonym = character
+            made.append(pseudonym.upper() if character.isupper() else pseudonym)
         found = "".join(made)
         return found.upper() if value.isupper() else found
 

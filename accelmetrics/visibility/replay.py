@@ -251,7 +251,7 @@ class PlayedChild:
             for line in (lines if isinstance(lines, list) else ())
             if isinstance(line, list) and len(line) == 3
         ]
-        self._left = threading.Event()
+        self._end_requested = threading.Event()
 
     def __enter__(self) -> PlayedChild:
         return self
@@ -261,16 +261,16 @@ class PlayedChild:
 
     def end(self) -> None:
         """End the command: it prints no more lines."""
-        self._left.set()
+        self._end_requested.set()
 
     def read(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines, and empty output every ``GLANCE`` seconds in between, as :meth:`Child.read` does."""
         last = 0.0
-        while not self._left.is_set():
+        while not self._end_requested.is_set():
             for seconds, stream, line in self._lines:
                 due = time.monotonic() + seconds - last
                 while (rest := due - time.monotonic()) > 0:
-                    if self._left.wait(min(rest, GLANCE)):
+                    if self._end_requested.wait(min(rest, GLANCE)):
                         return
                     yield 0, b""
                 last = max(last, seconds)
@@ -279,7 +279,7 @@ class PlayedChild:
                 self.ended = True
                 return
             last = 0.0
-            if not self._left.wait(GLANCE):
+            if not self._end_requested.wait(GLANCE):
                 yield 0, b""
 
 

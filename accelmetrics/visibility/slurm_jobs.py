@@ -109,7 +109,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
         OSError: The directory does not exist, or cannot be created.
         ValueError: It belongs to another user, or the path has a link of another user.
     """
-    mine = {0, os.geteuid()}
+    trusted_owners = {0, os.geteuid()}
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     parts, links = list(Path(path).absolute().parts[:0:-1]), 0
     at = os.open("/", flags)
@@ -131,7 +131,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
                     raise
                 # A link like /var/run is followed if it and its directory belong to root or this user. Then nobody else can have made
                 # it, or moved it there: a moved link keeps its owner.
-                if not {found.st_uid, os.fstat(at).st_uid} <= mine:
+                if not {found.st_uid, os.fstat(at).st_uid} <= trusted_owners:
                     raise ValueError(f"{name} is a link of user {found.st_uid}, which is not followed") from None
                 target = Path(os.readlink(name, dir_fd=at))
                 parts += target.parts[: 0 if target.is_absolute() else None : -1]
@@ -139,7 +139,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
             os.close(at)
             at = step
         found = os.fstat(at)
-        if owned and (found.st_uid not in mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        if owned and (found.st_uid not in trusted_owners or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise ValueError(
                 f"it is neither root's nor this user's alone: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
             )
@@ -179,8 +179,8 @@ def job_of(environment: Mapping[str, str], began: float) -> Job:
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if not _JOB_ID.fullmatch(job_id):
-        said = f"is {job_id[:LONGEST_LABEL]!r}, and no job's number" if job_id else "is not set"
-        raise InvalidOptionError(f"SLURM_JOB_ID {said}: this is to be run by Slurm's Prolog and Epilog")
+        problem = f"is {job_id[:LONGEST_LABEL]!r}, and no job's number" if job_id else "is not set"
+        raise InvalidOptionError(f"SLURM_JOB_ID {problem}: this is to be run by Slurm's Prolog and Epilog")
     labels = {name: value[:LONGEST_LABEL] for name, variable in LABELS.items() if (value := environment.get(variable, ""))}
     return Job(job_id, "slurm", labels, devices_of(environment), began)
 
@@ -209,8 +209,8 @@ def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
     visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if all(UUID.fullmatch(entry) for entry in visible):
         return tuple(("uuid", entry) for entry in dict.fromkeys(visible))
-    given = environment.get("SLURM_JOB_GPUS", "")
-    entries = [part for entry in given.split(",") for part in number_range(entry.strip())][:MOST_DEVICES]
+    positions = environment.get("SLURM_JOB_GPUS", "")
+    entries = [part for entry in positions.split(",") for part in number_range(entry.strip())][:MOST_DEVICES]
     listed = [_of_file(file) for file in gpu_files(environment)] or _present()
     found: dict[DeviceRef, None] = {}
     for entry in entries:
@@ -376,7 +376,7 @@ def parse_job(text: str) -> Job:
         raise ValueError("job_id or scheduler is missing or impossible")
     if not isinstance(labels, dict):
         raise ValueError("labels is no object")
-    told = {name: value[:LONGEST_LABEL] for name in LABELS if isinstance(value := labels.get(name), str) and value}
+    kept_labels = {name: value[:LONGEST_LABEL] for name in LABELS if isinstance(value := labels.get(name), str) and value}
     ended = None if document.get("ended") is None else _moment(document["ended"])
     listed = document.get("devices")
     if not isinstance(listed, list) or len(listed) > MOST_DEVICES:
@@ -392,7 +392,7 @@ def parse_job(text: str) -> Job:
                 devices.append(("minor", minor))
             case _:
                 raise ValueError(f"{str(entry)[:LONGEST_LABEL]} is no device")
-    return Job(job_id, scheduler, told, tuple(devices), _moment(document.get("began")), ended)
+    return Job(job_id, scheduler, kept_labels, tuple(devices), _moment(document.get("began")), ended)
 
 
 def _moment(value: object) -> float:
@@ -401,7 +401,7 @@ def _moment(value: object) -> float:
     return float(value)
 
 
-def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], problems: list[str]) -> Iterator[Any]:
+def _parsed_files(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], problems: list[str]) -> Iterator[Any]:
     """Yield the parsed files of a folder. A file that cannot be used is added to ``problems``, and the others are still read.
 
     Raises:
@@ -440,7 +440,7 @@ def read_jobs(folder: str, problems: list[str]) -> list[Job]:
             raise ValueError(f"it is of job {job.job_id}")
         return job
 
-    return list(_each(folder, _JOB_FILE, parse, problems))
+    return list(_parsed_files(folder, _JOB_FILE, parse, problems))
 
 
 def job_source(folder: str, follow: Callable[[Sequence[Job]], object] | None = None) -> ClaimSource:
@@ -476,7 +476,7 @@ def dcgm_source(folder: str) -> ClaimSource:
         if not Path(folder).is_dir():  # the user named this folder, so its absence is an error
             raise FileNotFoundError(f"there is no folder {folder}")
         problems: list[str] = []
-        claims = [claim for found in _each(folder, _GPU_FILE, parse, problems) for claim in found]
+        claims = [claim for found in _parsed_files(folder, _GPU_FILE, parse, problems) for claim in found]
         return tuple(claims), tuple(problems)
 
     return ClaimSource("dcgm", INTERVAL, read)

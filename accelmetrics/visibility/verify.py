@@ -148,77 +148,77 @@ class Pair:
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._how = Said(0)
-        self._said: deque[tuple[float, float, float]] = deque()  # when asking began and ended, and the answer
+        self._latest = Said(0)
+        self._answers: deque[tuple[float, float, float]] = deque()  # when asking began and ended, and the answer
         # Our values that wait for the reference's next answer: the earliest time of the value, start and end of the reading, the value.
         self._waiting: list[tuple[float, float, float, Number | Unavailable]] = []
         self._base: tuple[Number, float, float] | None = None
         self._shown: tuple[Number, float, float] | None = None
         self._missing = ""
-        self._row = self._longest_row = self._compared = self._agreed = 0
+        self._misses = self._most_misses = self._compared = self._agreed = 0
         self._ours, self._theirs = _Mean(), _Mean()
-        self._first_said: tuple[float, float] | None = None
+        self._first_answer: tuple[float, float] | None = None
 
     @property
     def _is_mean(self) -> bool:
         """Whether the mean over the whole span is compared."""
-        return self._how.over == "mean" or (self._how.over == "counter" and self._metric.kind != "counter")
+        return self._latest.over == "mean" or (self._latest.over == "counter" and self._metric.kind != "counter")
 
     def hear(self, said: Said, began: float, ended: float) -> None:
         """Add an answer of the reference, with the start and end of the call on the monotonic clock."""
         if said.age:
             began = ended = ended - said.age
-        self._how = said
-        self._said.append((began, ended, said.value))
-        self._first_said = self._first_said or (ended, said.value)
+        self._latest = said
+        self._answers.append((began, ended, said.value))
+        self._first_answer = self._first_answer or (ended, said.value)
         self._theirs.add(said.value, ended)
-        self._waiting = [seen for seen in self._waiting if not self._judged(*seen)]
-        while len(self._said) > 1 and self._said[1][1] < ended - REMEMBERED:
-            self._said.popleft()
+        self._waiting = [seen for seen in self._waiting if not self._compare_if_answered(*seen)]
+        while len(self._answers) > 1 and self._answers[1][1] < ended - REMEMBERED:
+            self._answers.popleft()
 
     def see(self, value: Number | Unavailable, began: float, ended: float, age: float = 0.0) -> None:
         """Add our value or the reason why it is missing, with start and end of the reading and the value's age in seconds."""
         if not isinstance(value, Unavailable):
             self._ours.add(value, ended)
         if not isinstance(value, Unavailable) or value.reason not in PASSING:
-            self._waiting.append((began - age - self._how.kept, began, ended, value))
+            self._waiting.append((began - age - self._latest.kept, began, ended, value))
 
-    def _judged(self, since: float, began: float, ended: float, value: Number | Unavailable) -> bool:
+    def _compare_if_answered(self, since: float, began: float, ended: float, value: Number | Unavailable) -> bool:
         """Compare a value if the reference has answered after it. Return whether it has."""
-        after = next((place for place, said in enumerate(self._said) if said[0] >= ended), None)
+        after = next((place for place, said in enumerate(self._answers) if said[0] >= ended), None)
         if after is None:
             return False
-        before = [place for place, said in enumerate(self._said) if said[1] <= began]
+        before = [place for place, said in enumerate(self._answers) if said[1] <= began]
         if before and isinstance(value, Unavailable):
             self._missing = ": ".join(filter(None, value))
             self._count(False)
         elif before and not isinstance(value, Unavailable) and not self._is_mean:
-            first = max((place for place in before if self._said[place][1] <= since), default=0)
-            around = [self._said[place][2] for place in range(first, after + 1)]
+            first = max((place for place in before if self._answers[place][1] <= since), default=0)
+            around = [self._answers[place][2] for place in range(first, after + 1)]
             self._compare(value, min(around), max(around))
         return True
 
     def _compare(self, value: Number, low: float, high: float) -> None:
-        if self._how.over == "counter":
+        if self._latest.over == "counter":
             if self._base is None:  # the first round is the start of the gain
                 self._base = value, low, high
                 return
             value, low, high = value - self._base[0], max(0.0, low - self._base[2]), high - self._base[1]
         inside = low - self._slack(low) <= value <= high + self._slack(high)
-        if not inside or self._longest_row < OUTSIDE:  # once the value differs, keep showing numbers that differ
+        if not inside or self._most_misses < OUTSIDE:  # once the value differs, keep showing numbers that differ
             self._shown = value, low, high
         self._missing = ""
         self._count(inside)
 
     def _slack(self, value: float) -> float:
         absolute, share = TOLERANCES.get(self._metric.unit, USUAL)
-        return absolute + self._how.step + share * abs(value)
+        return absolute + self._latest.step + share * abs(value)
 
     def _count(self, inside: bool) -> None:
         self._compared += 1
         self._agreed += inside
-        self._row = 0 if inside else self._row + 1
-        self._longest_row = max(self._longest_row, self._row)
+        self._misses = 0 if inside else self._misses + 1
+        self._most_misses = max(self._most_misses, self._misses)
 
     def result(self, key: str, reference: str) -> Comparison:
         """Return the comparison over all rounds."""
@@ -226,26 +226,26 @@ class Pair:
         if self._is_mean and not self._missing:
             self._compare_means()
             detail = f"mean of {self._ours.seconds:.1f} s" if self._compared else "no two readings to take a mean of"
-        elif self._how.over and not self._missing:
+        elif self._latest.over and not self._missing:
             detail = "gain over the span" if self._compared else "no two readings to take a difference of"
         if not self._compared:
             return Comparison(
                 key, unit, NO_REFERENCE, self._ours.last, detail=detail or f"{reference} has not answered before and after it"
             )
-        result = DIFFERS if self._longest_row >= OUTSIDE or not self._agreed else AGREES
-        ours, low, high = self._shown or (None, *(2 * [self._said[-1][2]]))
+        result = DIFFERS if self._most_misses >= OUTSIDE or not self._agreed else AGREES
+        ours, low, high = self._shown or (None, *(2 * [self._answers[-1][2]]))
         return Comparison(key, unit, result, ours, reference, low, high, detail, self._compared, self._agreed)
 
     def _compare_means(self) -> None:
         """Compare our mean with the reference's mean."""
-        if not self._ours.seconds or not self._theirs.seconds or self._first_said is None:
+        if not self._ours.seconds or not self._theirs.seconds or self._first_answer is None:
             return
         theirs = self._theirs.mean
-        if self._how.over == "counter":
-            (began, first), (_, ended, last) = self._first_said, self._said[-1]
+        if self._latest.over == "counter":
+            (began, first), (_, ended, last) = self._first_answer, self._answers[-1]
             theirs = (last - first) / (ended - began)
         # The two spans do not start and end together. A kept value of ours at an end of the span may shift our mean by ``edge``.
-        ours, edge = self._ours.mean, self._ours.largest * self._how.kept / self._ours.seconds
+        ours, edge = self._ours.mean, self._ours.largest * self._latest.kept / self._ours.seconds
         self._shown = ours, theirs, theirs
         self._count(abs(ours - theirs) <= self._slack(theirs) + edge)
 
@@ -303,7 +303,9 @@ class OtherSource:
         read_before = self._joined.sample() if self._joined is not None else None
         found: dict[str, Said | str] = {f"{status.name}{DEVICES}": Said(_whole_devices(snapshot, status.name))}
         of_devices = tuple(f"{slot.key}." for slot in snapshot.identities)
-        found |= {key: _said(key, value, status.age_seconds) for key, value in snapshot.metrics.items() if not key.startswith(of_devices)}
+        found |= {
+            key: _answer_of(key, value, status.age_seconds) for key, value in snapshot.metrics.items() if not key.startswith(of_devices)
+        }
         for slot in slots:
             device = _same(slot.identity, snapshot)
             if device is None:
@@ -313,7 +315,7 @@ class OtherSource:
             for name, value in snapshot.values_of(device.key).items():
                 key = f"{slot.key}.{name}"
                 read_here = only is not None and name not in only
-                found[key] = "the value is read from it here" if read_here else _said(key, value, status.age_seconds)
+                found[key] = "the value is read from it here" if read_here else _answer_of(key, value, status.age_seconds)
             found |= {f"{slot.key}.{name}": ": ".join(filter(None, why)) for name, why in snapshot.reasons_of(device.key).items()}
         return found
 
@@ -324,7 +326,7 @@ class OtherSource:
             self._joined.close()
 
 
-def _said(key: str, value: Number, age: float | None) -> Said:
+def _answer_of(key: str, value: Number, age: float | None) -> Said:
     """Return another source's value as an answer of a reference."""
     # Energy is compared by its gain, because the counters of two sources start at different times.
     row = catalogue.match(key)
@@ -357,7 +359,7 @@ def _whole_devices(snapshot: Snapshot, backend: str) -> int:
     return sum(slot.backend == backend and not slot.identity.parent for slot in snapshot.identities)
 
 
-class _Asked:
+class _ReferenceThread:
     """A reference with its own thread. A reference that hangs is abandoned.
 
     Args:
@@ -380,7 +382,7 @@ class _Asked:
         self.pairs: dict[str, Pair] = {}
         self.words: dict[str, str] = {}
         self._reference = reference
-        self._left_alone = bool(problem)
+        self._abandoned = bool(problem)
         self._questions: SimpleQueue[Sequence[DeviceSlot] | None] = SimpleQueue()
         self._answers: SimpleQueue[Outcome[Mapping[str, Said | str]]] = SimpleQueue()
         self._thread = threading.Thread(target=self._answer, name=f"accelmetrics-{reference.name}", daemon=True)
@@ -392,7 +394,7 @@ class _Asked:
 
     def ask(self, slots: Sequence[DeviceSlot], patience: float) -> None:
         """Ask the reference once and record its answer."""
-        if self._left_alone:
+        if self._abandoned:
             return
         began = time.monotonic()
         if not self._thread.is_alive():
@@ -401,7 +403,7 @@ class _Asked:
         try:
             outcome = self._answers.get(timeout=patience)
         except Empty:
-            self._left_alone, self.problem = True, f"it has not answered in {patience:g} s, and is not asked again"
+            self._abandoned, self.problem = True, f"it has not answered in {patience:g} s, and is not asked again"
             return
         ended = time.monotonic()
         self.problem = "" if outcome.failure is None else ": ".join(filter(None, outcome.failure))
@@ -423,7 +425,7 @@ class _Asked:
     def close(self) -> None:
         """Close the reference, unless it hangs."""
         self._questions.put(None)
-        if not self._left_alone and self._thread.is_alive():
+        if not self._abandoned and self._thread.is_alive():
             self._thread.join(PATIENCE)
 
 
@@ -463,30 +465,32 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
     options = checked(pid=pid, disk_paths=disk_paths, **common).read_options()
     with Sampler(backends, gpus=gpus, pid=pid, disk_paths=disk_paths, amd_source=amd_source, **common) as sampler:
         snapshot = sampler.sample()
-        asked = _references(pinned(select(backends), {"amd": amd_source}), snapshot, options, common)
+        references = _find_references(pinned(select(backends), {"amd": amd_source}), snapshot, options, common)
         # The sampler opens again at its next reading. So values that are read once or rarely are read after the first round of questions.
         sampler.close()
         known: dict[str, Number | Unavailable] = {}
         began, rounds = time.monotonic(), 0
         span = seconds
         while rounds == 0 or not (stop.is_set() or (rounds >= LEAST and time.monotonic() - began >= span)):
-            snapshot = _round(sampler, snapshot.identities, asked, open_timeout + PATIENCE, known)
+            snapshot = _round(sampler, snapshot.identities, references, open_timeout + PATIENCE, known)
             rounds += 1
             stop.wait(INTERVAL)
             # The span is longer while a reference has too few answers.
-            span = seconds + LONGEST_WAIT * any(one.answers < LEAST and not one.problem for one in asked)
+            span = seconds + LONGEST_WAIT * any(reference.answers < LEAST and not reference.problem for reference in references)
         lasted = time.monotonic() - began
-        for one in asked:
-            one.close()
+        for reference in references:
+            reference.close()
     # With selected devices, counts are left out: a reference counts all devices.
     known = {key: known[key] for key in (*snapshot.metrics, *known) if gpus is None or not key.endswith(DEVICES)}
-    statuses = tuple(ReferenceStatus(one.backend, one.name, one.answers, one.problem) for one in asked)
-    return Verification(snapshot.hostname, snapshot.timestamp, lasted, statuses, tuple(_comparisons(known, asked)))
+    statuses = tuple(ReferenceStatus(reference.backend, reference.name, reference.answers, reference.problem) for reference in references)
+    return Verification(snapshot.hostname, snapshot.timestamp, lasted, statuses, tuple(_comparisons(known, references)))
 
 
-def _references(backends: Sequence[Backend], snapshot: Snapshot, options: ReadOptions, common: Mapping[str, Any]) -> list[_Asked]:
+def _find_references(
+    backends: Sequence[Backend], snapshot: Snapshot, options: ReadOptions, common: Mapping[str, Any]
+) -> list[_ReferenceThread]:
     """Return the references of the present backends: their own, and their sources that are not the main one."""
-    asked = []
+    threads = []
     for backend, status in zip(backends, snapshot.backends, strict=True):
         if status.status == "absent":
             continue
@@ -496,44 +500,53 @@ def _references(backends: Sequence[Backend], snapshot: Snapshot, options: ReadOp
         found += [OtherSource(backend, source, read[0] if source in read else "", common) for source in others]
         slots = [slot for slot in snapshot.identities if slot.backend == backend.name]
         asleep = any(why.reason == Reason.SUSPENDED for slot in slots for why in snapshot.reasons_of(slot.key).values())
-        asked += [
-            _Asked(backend.name, reference, "a device is powered down, and asking would wake it" if asleep else "") for reference in found
+        threads += [
+            _ReferenceThread(backend.name, reference, "a device is powered down, and asking would wake it" if asleep else "")
+            for reference in found
         ]
-    return asked
+    return threads
 
 
 def _round(
-    sampler: Sampler, slots: Sequence[DeviceSlot], asked: Sequence[_Asked], patience: float, known: dict[str, Number | Unavailable]
+    sampler: Sampler,
+    slots: Sequence[DeviceSlot],
+    references: Sequence[_ReferenceThread],
+    patience: float,
+    known: dict[str, Number | Unavailable],
 ) -> Snapshot:
     """Take a reading between two answers of each reference, and add its values to ``known`` and to the comparisons."""
-    for one in asked:
-        one.ask(slots, patience)
+    for reference in references:
+        reference.ask(slots, patience)
     began = time.monotonic()
     snapshot = sampler.sample()
     ended = time.monotonic()
     reasons = ((slot.backend, why.reason) for slot in snapshot.identities for why in snapshot.reasons_of(slot.key).values())
     lost = {backend for backend, reason in reasons if reason == Reason.DEVICE_LOST}  # a driver may or may not list a lost device
-    devices = {f"{one.backend}{DEVICES}": _whole_devices(snapshot, one.backend) for one in asked if one.backend not in lost}
+    devices = {
+        f"{reference.backend}{DEVICES}": _whole_devices(snapshot, reference.backend)
+        for reference in references
+        if reference.backend not in lost
+    }
     now: dict[str, Number | Unavailable] = {**snapshot.unavailable, **snapshot.metrics, **devices}
     known |= now
     ages = {status.name: status.age_seconds or 0.0 for status in snapshot.backends}
-    for one in asked:
-        for key, pair in one.pairs.items():
-            if key in now and not one.passes_over(now[key]):
-                pair.see(now[key], began, ended, ages[one.backend])
-    for one in reversed(asked):
-        one.ask(slots, patience)
+    for reference in references:
+        for key, pair in reference.pairs.items():
+            if key in now and not reference.passes_over(now[key]):
+                pair.see(now[key], began, ended, ages[reference.backend])
+    for reference in reversed(references):
+        reference.ask(slots, patience)
     return snapshot
 
 
-def _comparisons(known: Mapping[str, Number | Unavailable], asked: Sequence[_Asked]) -> Iterator[Comparison]:
+def _comparisons(known: Mapping[str, Number | Unavailable], references: Sequence[_ReferenceThread]) -> Iterator[Comparison]:
     """Yield the comparisons of each value with its references, or one entry if it has none."""
     for key, value in known.items():
-        found = [one.pairs[key].result(key, one.name) for one in asked if key in one.pairs]
+        found = [reference.pairs[key].result(key, reference.name) for reference in references if key in reference.pairs]
         compared = [comparison for comparison in found if comparison.compared]
         yield from compared
         if not (compared or isinstance(value, Unavailable) or key.endswith(DEVICES)):
             row = catalogue.match(key)
-            words = [f"{one.name}: {one.words[key]}" for one in asked if key in one.words]
-            detail = "; ".join(words or dict.fromkeys(one.detail for one in found))
+            words = [f"{reference.name}: {reference.words[key]}" for reference in references if key in reference.words]
+            detail = "; ".join(words or dict.fromkeys(comparison.detail for comparison in found))
             yield Comparison(key, "1" if row is None else row.unit, NO_REFERENCE, value, detail=detail)

@@ -74,7 +74,7 @@ class Trainer:
         """Train, with a batch for each of the outputs."""
         for callback in self.callbacks:
             callback.setup(self, module, "fit")
-            if not getattr(callback, "_stands_back", False):
+            if not getattr(callback, "_inactive", False):
                 wait_for(partial(_has_read, callback))
         for index, outputs in enumerate(losses):
             stepped = (index + 1) % self.accumulate_grad_batches == 0

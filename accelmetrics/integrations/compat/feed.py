@@ -268,13 +268,13 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
     values: dict[str, Any] = {}
     errors: dict[str, int] = {}
 
-    def give(name: str, value: Any, lacks: Iterable[str]) -> None:
+    def give(name: str, value: Any, sources: Iterable[str]) -> None:
         """Set the answer: the value, or an error code if it is None."""
         # The code of the first metric that is missing for another reason than "not supported", which says more.
         if value is not None:
             values[name] = value
             return
-        codes = [_code_of(snapshot.unavailable.get(f"{key}.{lack}")) for lack in lacks]
+        codes = [_code_of(snapshot.unavailable.get(f"{key}.{source}")) for source in sources]
         errors[name] = next((code for code in codes if code != NOT_SUPPORTED), NOT_SUPPORTED)
 
     for function, names, factor in ANSWERS:
@@ -333,8 +333,8 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
         "nvmlDeviceGetNumaNodeId": identity.numa_node,
         "nvmlDeviceGetNumGpuCores": identity.cores,
     }
-    told = {name: fact for name, fact in facts.items() if fact is not None and fact != ""}
-    return {"anchor": identity.anchor, "values": {**told, **CONSTANTS, **values}, "errors": errors}
+    known_facts = {name: fact for name, fact in facts.items() if fact is not None and fact != ""}
+    return {"anchor": identity.anchor, "values": {**known_facts, **CONSTANTS, **values}, "errors": errors}
 
 
 def _code_of(why: Unavailable | None) -> int:

@@ -67,14 +67,14 @@ def _counts_amd(program: str, finds_some: Any) -> Any:
 
     def run(module: Any, execute: Any) -> None:
         execute()
-        if finds_some(module) and "amd" in _told().get("vendors", ()):
+        if finds_some(module) and "amd" in _latest_reading().get("vendors", ()):
             words = "accelmetrics run: %s reads AMD's devices itself, and would count each of them twice: run it without --as-nvml\n"
             sys.stderr.write(words % program)
 
     return run
 
 
-def _told() -> Any:
+def _latest_reading() -> Any:
     """Return the latest reading. Empty if there is none."""
     try:
         with open(os.path.join(_folder(), "reading.json"), encoding="utf-8") as file:
@@ -156,7 +156,7 @@ class Finder:
             return None
         spec = genuine_spec(name, path, target)
         if spec is None and name == "pynvml":
-            ours = _told().get("binding", "")
+            ours = _latest_reading().get("binding", "")
             spec = importlib.util.spec_from_file_location(name, ours) if ours else None
         if spec is not None and spec.loader is not None:
             loader: Any = Loader(spec.loader, run)

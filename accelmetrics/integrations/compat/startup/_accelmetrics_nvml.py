@@ -370,7 +370,7 @@ class NvmlStandIn:
 
         def function(*arguments: Any) -> int:
             try:
-                if plain in COUNTING and self._asked_by_scheduler():
+                if plain in COUNTING and self._called_by_scheduler():
                     raise RefusedError(DRIVER_NOT_LOADED)
                 if own is None:
                     self._functions.other(plain, arguments)
@@ -386,7 +386,7 @@ class NvmlStandIn:
         function.__name__ = name
         return function
 
-    def _asked_by_scheduler(self) -> bool:
+    def _called_by_scheduler(self) -> bool:
         """Return whether the caller of the binding belongs to a package that places work on devices."""
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_globals is self._names:
