@@ -118,7 +118,7 @@ class StepLog:
 
     Attributes:
         given: The last returned steps.
-        work: Total work of all returned steps.
+        work: Total work of all returned steps, by kind of work and process. Of more than ``MOST_PROCESSES``, ended ones are dropped.
     """
 
     def __init__(self, source: StepSource = (None, ""), tell: Tell | None = None) -> None:
@@ -156,7 +156,8 @@ class StepLog:
         for name, value in values.items():
             found: Any = value
             if type(value) is float or type(value) is int:
-                if not -LARGEST <= value <= LARGEST and source is None:  # "not <=" instead of ">", so that NaN is included
+                # "not <=" instead of ">", so that NaN is included. A file of another process may contain any integer.
+                if not -LARGEST <= value <= LARGEST and (source is None or type(value) is int):
                     found = self._number(name, value)
             elif value is not None:
                 found = self._number_or_pending(name, value)
@@ -171,6 +172,8 @@ class StepLog:
             if self._not_finite:
                 numbers.setdefault(NOT_FINITE, self._not_finite)
         else:
+            if source not in self._processes and len(self._processes) >= MOST_PROCESSES:
+                self._drop_ended(at)
             if source not in self._processes and len(self._processes) >= MOST_PROCESSES:
                 self._warn(
                     "processes", "monitor: steps of more than %d processes are not kept: of others they are left out", MOST_PROCESSES
@@ -194,6 +197,20 @@ class StepLog:
         process.pending.append(logged)
         if whole is None and source is None and self._send is not None:
             self._send(at, time_ns, step, numbers)
+
+    def _drop_ended(self, now: float) -> None:
+        """Drop processes that have ended, to make room: a machine that is watched for months has any number of programs."""
+        for source, process in tuple(self._processes.items()):
+            last = process.last
+            if (
+                last is not None
+                and max(process.until, last[0].at + LONGEST_PACE) < now
+                and not process.pending
+                and process is not self._own
+            ):
+                del self._processes[source]
+                for name in WORK:
+                    self.work.pop((name, source), None)
 
     def first(self, *given: object) -> object:
         """Return the first of several steps in a wrong call. A warning is logged once."""

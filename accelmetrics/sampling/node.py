@@ -62,6 +62,8 @@ DAEMON_FILES = "machine"
 """Prefix of the names of a daemon's files. The rest of the name depends on the release, since each release has its own format."""
 JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "RAY_JOB_ID")
 """The variables that identify a job; the first one that is set counts."""
+LATEST_NS = 2**63
+"""Upper bound of a step's time in nanoseconds since 1970."""
 RETRY = 30.0
 """Seconds until a process that reads for itself tries to share again."""
 NO_JOB = "nothing says that this process is one of a job: no SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, MASTER_ADDR with MASTER_PORT"
@@ -547,14 +549,14 @@ class NodeReader:
 
     def _read_alone(self, why: str) -> None:
         """Read for itself from now on, and try to share again later."""
-        self._leave()
+        if why != NO_JOB:
+            self._leave()
+            self._warn_once.user(why, f"{why}: this process reads for itself")
         self.channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
         self._sampler = self._sampler or Sampler(**self._options)  # a process that already reads for itself keeps its sampler
-        if why == NO_JOB:  # a process outside of a job is normal
+        if why == NO_JOB and self.channel.file is None:  # a process outside of a job is normal, and keeps the file of its steps
             self._write_steps_alone()
-        else:
-            self._warn_once.user(why, f"{why}: this process reads for itself")
 
 
 class ProgramSteps:
@@ -570,17 +572,19 @@ class ProgramSteps:
         self._ranks: Ranks | None = None
 
     def look(self) -> None:
-        """Receive the steps logged since the last call. Steps from before the first call are not received."""
+        """Receive the steps that other programs logged since the last call; at the first call, none."""
         if self._ranks is None:
             with suppress(NotSharedError):
                 self._ranks = Ranks(job_directory(make=False))
         if self._ranks is not None:
             self._ranks.look()
-            for rank in (*self._ranks.living.values(), *self._ranks.ended):
-                for part in (STEPS, MESSAGES):
+            named = [(rank, str(rank.wishes.get("program") or "a program")) for rank in (*self._ranks.living.values(), *self._ranks.ended)]
+            own = {program for rank, program in named if rank.own}  # its monitor logs them, and receives those of its job
+            for rank, program in named:
+                for part in (STEPS, MESSAGES) if program not in own else ():
                     for found in guarded(list, rank.told(part)).value or ():
                         for step in found if isinstance(found, list) else ():
-                            guarded(_pass_step, self._on_step, rank, step, str(rank.wishes.get("program") or "a program"))
+                            guarded(_pass_step, self._on_step, rank, step, program)
 
 
 def _pass_step(
@@ -592,6 +596,8 @@ def _pass_step(
         ValueError, TypeError, AttributeError: It is not a step.
     """
     time_ns, step, at, values = logged
+    if not 0 <= int(time_ns) < LATEST_NS:
+        raise ValueError("a time that no document holds")
     number, node = rank.wishes.get("rank"), str(rank.wishes.get("node"))
     source: StepSource = (number if type(number) is int else None, f"{program} of {node}" if program else node)
     numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}

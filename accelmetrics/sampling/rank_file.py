@@ -119,12 +119,14 @@ class Rank:
     Attributes:
         wishes: Its wishes for the shared readings.
         dropped: Number of steps and messages that were overwritten before they were read.
+        own: Whether it is this process.
     """
 
     def __init__(self, path: Path, known: bool) -> None:
         self.wishes: Mapping[str, Any] = {}
         self.dropped = 0
         self._own, self._path = _own.get(path), path
+        self.own = self._own is not None
         self._file = SlotFile(path) if self._own is None else self._own.file
         if self._file.sizes != SIZES:
             self.close()
@@ -184,11 +186,12 @@ class Ranks:
         self.ended: list[Rank] = []
         self._files = files
         self._looked = False
+        self._left: set[Path] = set()  # files of ended processes that cannot be removed
 
     def look(self) -> None:
         """Find new processes, and remove the files of processes that have ended."""
         for path in sorted(ranks_of(self._files)):
-            if path not in self.living and len(self.living) < MOST_RANKS:
+            if path not in self.living and path not in self._left and len(self.living) < MOST_RANKS:
                 with suppress(OSError, NotSharedError):
                     self.living[path] = Rank(path, self._looked)
         self._looked = True
@@ -200,7 +203,10 @@ class Ranks:
                 guarded(rank.look)
             else:
                 self.ended.append(self.living.pop(path))
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError:  # systemd's ProtectSystem=strict makes the directory read-only
+                    self._left.add(path)
 
     def close(self) -> None:
         """Close their files."""

@@ -301,6 +301,26 @@ def test_steps_of_a_bounded_number_of_processes_are_kept(monkeypatch: pytest.Mon
     assert caplog.text.count("more than 3 processes") == 1
 
 
+def test_processes_that_have_ended_make_room_for_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine that is watched for months has more programs than are kept at once."""
+    monkeypatch.setattr(steps_module, "MOST_PROCESSES", 3)
+    log = StepLog((0, "node"))
+    for number in range(10):
+        for at in (100.0 * number, 100.0 * number + 1):
+            log.add(at, 0, 1, {"tokens": 1.0}, (0, f"pid {number} of node"))
+        assert [step.node for step in log.take(meter(100.0 * number + 2))] == [f"pid {number} of node"] * 2
+    assert len(log.work) <= 2
+    assert not caplog.text
+
+
+def test_an_integer_of_another_process_that_no_float_holds_is_left_out() -> None:
+    """Its file may contain anything."""
+    log = StepLog((0, "node"))
+    for at in (1.0, 2.0):
+        log.add(at, 0, 1, {"tokens": 10**400, "loss": 0.5}, (1, "node"))
+    assert [step.values["loss"] for step in log.take(meter(3.0))] == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("step", "kept"), [(3, 3), (numpy.int64(3), 3), (True, 1), (None, None), (2.5, None), ("3", None), (2**63, None), ({"loss": 1}, None)]
 )

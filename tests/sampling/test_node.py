@@ -652,6 +652,61 @@ def test_steps_of_programs_are_heard_by_who_watches_the_machine(tmp_path: Path) 
     assert not list(tmp_path.glob("*/*.rank"))
 
 
+def test_a_program_that_listens_hears_the_others_and_not_itself(tmp_path: Path) -> None:
+    """Nor its job a second time; and a step at a time that no document holds is passed over."""
+    listens = """
+    with monitor:
+        until(lambda: monitor.latest and monitor.channel.file)
+        monitor.collect_program_steps()
+        tell("listens")
+        wait_to_go_on()
+        monitor.log(1, loss=0.5)
+        until(lambda: monitor.collect_program_steps() or len(monitor.steps) > 2)
+        ticks = monitor.status.ticks
+        until(lambda: monitor.collect_program_steps() or monitor.status.ticks > ticks + 10)
+        tell(sorted([step.node, step.rank, step.step] for step in monitor.steps))
+        wait_to_go_on()
+    """
+    logs = """
+    with monitor:
+        until(lambda: monitor.latest and monitor.channel.file)
+        monitor.channel.file.steps([(10**30, 8, 1.0, {"loss": 0.5})])
+        monitor.log(2, loss=0.5)
+        tell("logged")
+        wait_to_go_on()
+    """
+    of_job = job_environment(tmp_path, SLURM_JOB_ID="42")
+    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    with rank(listens, of_job, labels={"rank": "0", "hostname": "n1"}) as listener:
+        listener.told()
+        with (
+            rank(logs, of_job, labels={"rank": "1", "hostname": "n1"}) as sibling,
+            rank(logs, alone, labels={"hostname": "n1"}) as other,
+        ):
+            sibling.told()
+            other.told()
+            listener.go_on()
+            assert listener.told() == [[["n1", 0, 1], ["n1", 1, 2], [f"pid {other.pid} of n1", None, 2]]]
+            for program in (listener, sibling, other):
+                program.go_on()
+
+
+def test_the_file_of_a_program_of_no_job_stays_while_it_looks_for_others(tmp_path: Path) -> None:
+    """It is as large as a job's, and what watches the machine would take a new one for another program's."""
+    text = """
+    from accelmetrics.sampling import node
+    node.RETRY = 0.0
+    with monitor:
+        until(lambda: monitor.channel.file)
+        path, ticks = monitor.channel.file.path, monitor.status.ticks
+        until(lambda: monitor.status.ticks > ticks + 5)
+        tell(monitor.channel.file.path == path, path.exists())
+    """
+    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    with rank(text, alone) as program:
+        assert program.told() == [True, True]
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "follows"])
 def test_steps_of_a_rank_that_ends_at_once_are_heard(tmp_path: Path, reads: bool) -> None:
     """By the process that reads, and by one that follows it and looks later."""

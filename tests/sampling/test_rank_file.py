@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from accelmetrics.sampling.channel import TOLD, NodeChannel
@@ -234,6 +236,30 @@ def test_a_process_that_was_killed_is_gone_and_its_file_too(tmp_path: Path) -> N
         assert len(list(tmp_path.iterdir())) == 2
         for child in children:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_file_that_cannot_be_removed_is_heard_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the file system is read-only for the process that looks."""
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    ranks = looked(tmp_path / "job")
+    text = """
+    file.steps([(1, 7, 1.0, {})])
+    tell("told")
+    wait_to_go_on()
+    """
+    with Program(MEMBER + text, str(tmp_path / "job")) as program:
+        program.told()
+        program.told()
+        program.process.kill()
+    monkeypatch.setattr(Path, "unlink", refused)
+    ranks.look()
+    assert [list(rank.told(STEPS)) for rank in ranks.ended] == [[[[1, 7, 1.0, {}]]]]
+    ranks.look()
+    assert not (ranks.living or ranks.ended)
+    ranks.close()
 
 
 def test_looking_does_not_end_ones_own_lock(tmp_path: Path) -> None:
