@@ -64,7 +64,7 @@ TABLE = (
     DialectRow("gpu_energy_consumed", "gpu.{i}.energyJoules", "uJ", kind="gauge"),
     DialectRow(
         "gpu_edge_temperature",
-        Computed("temp of devices before MI300, which have no edge sensor since", "Cel", _of_sockets("temp", sockets=False)),
+        Computed("temp of devices before MI300; later ones have no edge sensor", "Cel", _of_sockets("temp", sockets=False)),
         meaning="Temperature at the edge of the chip.",
     ),
     DialectRow("gpu_junction_temperature", "gpu.{i}.hotspotTemp"),
@@ -97,20 +97,20 @@ COUNT = "gpu_nodes_total"
 OTHERS = {
     "gpu_clock": "`gpu.{i}.smClock`, `gpu.{i}.memoryClock`, with the label `clock_type`",
     "gpu_max_clock": "`gpu.{i}.maxSmClock`, `gpu.{i}.maxMemoryClock`, with the label `clock_type`",
-    COUNT: "how many whole devices are listed",
+    COUNT: "the number of whole devices",
 }
 """Metrics outside the table, each with its source."""
 UNMAPPED = {
-    "gpu_hbm_temperature": "of the stacks of memory, the hottest alone is read: see `gpu_memory_temperature`",
+    "gpu_hbm_temperature": "only the hottest memory stack is read: see `gpu_memory_temperature`",
     "gpu_prof_…": "counters of a profiler, which no source reads",
     "pcie_bandwidth": "not read",
     "pcie_recovery_count": "not read",
     "pcie_replay_rollover_count": "not read",
     "pcie_nack_sent_count": "not read",
     "pcie_nack_received_count": "not read",
-    "gpu_ecc_correct_…": "of blocks of the chip, the sum alone is told",
-    "gpu_xgmi_…": "of single links no key is there: see `xgmiTxBytesTotal`",
-    "gpu_violation_…": "whether clocks are held down is read, not for how long",
+    "gpu_ecc_correct_…": "only the sum over the chip's blocks is reported",
+    "gpu_xgmi_…": "no key for single links: see `xgmiTxBytesTotal`",
+    "gpu_violation_…": "throttling is read, but not its duration",
 }
 """Metrics of the exporter that are left out, each with the reason."""
 

@@ -162,9 +162,9 @@ LABELS = {
 }
 """Fields of the default list that are labels of every series."""
 
-_WINDOWED = "counted by dcgm-exporter itself over a window of its own"
+_WINDOWED = "counted by dcgm-exporter itself over its own window"
 _NOT_READ = "not read"
-_LABEL_OFF = "a label that the list has switched off; {}"
+_LABEL_OFF = "a label that is commented out in the list; {}"
 
 UNMAPPED = {
     "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
@@ -172,11 +172,11 @@ UNMAPPED = {
     "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _NOT_READ,
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
-        "a rate in thousands of KiB per second, taken by DCGM over an interval of its own and listed as a counter: "
+        "a rate in thousands of KiB per second, over DCGM's own interval, listed as a counter: "
         "see DCGM_FI_PROF_NVLINK_TX_BYTES and …RX_BYTES, or `nvlinkTxBytesTotal` and `…RxBytesTotal`"
     ),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "as DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL: see `nvlink.{link}.txBytesTotal` and `…rxBytesTotal`",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "about guests with a virtual GPU, which no backend tells of",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "about virtual GPUs of guests, which no backend reads",
     "DCGM_FI_NVML_VERSION": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_BRAND": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_SERIAL": _LABEL_OFF.format("`list --json` has it"),
@@ -272,7 +272,7 @@ NOT_WATCHED = {
     "PMU": "no key has it",
     "MCU": "no key has it",
     "SM": "no key has it",
-    "INFOROM": "checking it reads the board's flash memory, which is not done",
+    "INFOROM": "checking it would read the board's flash memory",
 }
 """Health watches of DCGM that are not reported, each with the reason."""
 COUNT = "DCGM_FI_DEV_COUNT"

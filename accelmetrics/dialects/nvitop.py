@@ -59,14 +59,14 @@ INSTANCES = {
 CPU, INFO = "host_cpu_percent_Percentage", "nvitop_info"
 OTHERS = {
     CPU: "the mean of `cpu.{i}.cpu_percent`",
-    INFO: "how many whole devices are listed, and their driver, in the labels `device_count`, `driver_version`, `cuda_driver_version`",
+    INFO: "the number of whole devices, and their driver in the labels `device_count`, `driver_version`, `cuda_driver_version`",
 }
 """Metrics outside the tables, each with its source."""
 UNMAPPED = {
     "host_uptime_Second": "not read",
-    "gpu_nvlink_tx_throughput_MiBps": "of single links totals are read: see `nvlink.{link}.txBytesTotal`",
+    "gpu_nvlink_tx_throughput_MiBps": "only totals of single links are read: see `nvlink.{link}.txBytesTotal`",
     "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
-    "process_…": "processes have series in our own names alone, with `processes=`",
+    "process_…": "process series exist only in accelmetrics' own names, with `processes=`",
 }
 """Metrics of the exporter that are left out, each with the reason."""
 

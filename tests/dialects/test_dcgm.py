@@ -277,4 +277,4 @@ def test_the_page_says_what_health_follows_from() -> None:
     for watch, status, code, words, _ in HEALTH:
         assert f"| `{watch}` | {status} | `{code}` | {words} |" in page
     for watch, why in NOT_WATCHED.items():
-        assert f"| `{watch}` | | | not told: {why} |" in page
+        assert f"| `{watch}` | | | absent: {why} |" in page
