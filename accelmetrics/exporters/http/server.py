@@ -556,10 +556,14 @@ def _close(sockets: Iterable[socket.socket | IOStream]) -> None:
         one.close()
 
 
-def listen(address: Address) -> list[socket.socket]:
+def listen(address: Address, attempts: int = 8) -> list[socket.socket]:
     """Open a listening socket for each address of the host (``localhost`` has two), all on one port.
 
     Addresses that this machine does not have are skipped, unless there is no other.
+
+    Args:
+        address: The address. Port 0 is any free port.
+        attempts: Number of free ports to try, since a port that is free in IPv4 may be taken in IPv6.
 
     Raises:
         OSError: The port is in use or not permitted, or this machine has no such address.
@@ -577,6 +581,8 @@ def listen(address: Address) -> list[socket.socket]:
             failed = error
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 _close(opened)
+                if opened and not port and error.errno == errno.EADDRINUSE and attempts > 1:
+                    return listen(address, attempts - 1)  # the port that IPv4 got is taken in IPv6: any other one will do
                 opened.clear()
                 break
     if failed is not None and not opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import logging
 import random
@@ -780,6 +781,28 @@ def test_localhost_of_both_versions_of_ip_is_listened_on(monkeypatch: pytest.Mon
     finally:
         for one in listening:
             one.close()
+
+
+def test_a_free_port_that_is_taken_in_the_other_version_of_ip_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sockets with an address each stand for the two versions, since this machine may have one alone."""
+    ends = [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET, ("127.0.0.2", 0))]
+    taken: list[int] = []
+    create = socket.create_server
+
+    def create_server(where: tuple[Any, ...], **named: Any) -> socket.socket:
+        if where[0] == "127.0.0.2" and len(taken) < 2:
+            taken.append(where[1])
+            raise OSError(errno.EADDRINUSE, "in use")
+        return create(where, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: [(family, socket.SOCK_STREAM, 6, "", where) for family, where in ends])
+        patched.setattr(socket, "create_server", create_server)
+        listening = listen(Address("localhost", 0))
+    ports = {one.getsockname()[1] for one in listening}
+    for one in listening:
+        one.close()
+    assert (len(listening), len(ports), len(taken)) == (2, 1, 2)
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
