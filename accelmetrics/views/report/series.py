@@ -154,6 +154,8 @@ class SeriesReducer:
             by += 1
         groups = [(number, list(same)) for number, same in groupby(sorted(self._slots), lambda number: number >> by)]
         positions = [[self._slots[number] for number in members] for _, members in groups]
+        for column in self.columns.values():
+            column.extend(len(self._slots))  # the metrics of a lost device are not in every block
         self.columns = {key: column.merged(positions) for key, column in self.columns.items()}
         self._slots = {number: position for position, (number, _) in enumerate(groups)}
         self.width *= 2**by

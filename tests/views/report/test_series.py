@@ -79,6 +79,18 @@ def test_what_was_not_read_has_no_value_and_what_was_served_again_stands() -> No
     assert reducer.points("b")[1] == [None, 1.0, 2.0, 2.0, None]
 
 
+def test_what_a_lost_device_gave_stays_where_it_was() -> None:
+    """Its columns end, and those of other devices go on until buckets are merged."""
+    reducer = SeriesReducer(8)
+    for begin in range(0, 40, 4):
+        times = [float(second) for second in range(begin, begin + 4)]
+        lost = {} if begin >= 4 else {"gpu.1.temp": array("d", [60.0] * 4)}
+        reducer.add(times, {"gpu.0.temp": array("d", [50.0] * 4), **lost})
+    means = reducer.points("gpu.1.temp")[1]
+    assert set(reducer.points("gpu.0.temp")[1]) == {50.0}
+    assert (means[0], set(means[1:])) == (60.0, {None})
+
+
 def test_a_clock_that_is_set_back_finds_its_buckets_again() -> None:
     """The readings of both times are in them, in the order of time."""
     reducer = reduced({**{float(second): 1.0 for second in range(100, 200)}, **{second + 0.25: 3.0 for second in range(50, 150)}}, 30)
