@@ -126,7 +126,7 @@ OF_VITALS = {
     "memory_percent": "memory_percent",
     "utilization": "utilization",
 }
-"""What of ``VALUES`` is a field of ``Vitals``, and which."""
+"""Values that are taken from a field of ``Vitals`` instead of a metric, by name."""
 
 THROTTLES: Mapping[str, str] = {
     "throttle.hwThermalSlowdown": "heat",
@@ -279,6 +279,7 @@ def device_view(
     metrics, gaps, slots = record.snapshot.values_of(slot.key), record.snapshot.reasons_of(slot.key), record.snapshot.identities
     whole, (age, aged) = slot.identity.parent, read
     gone = None if answered(metrics) else _gone(gaps)
+    # A silence begins with the last view that had values. Later views of the same silence pass its start and these values on.
     since, last = None, NOTHING
     if before is not None and gone is not None:
         then, old = before
@@ -303,6 +304,7 @@ def device_view(
     found = tuple(sorted(about_it, key=lambda one: SEVERITIES.index(one.severity)))
     said: Said = []
     if silent is not None:
+        # An unused or sleeping device is no problem.
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
         seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
@@ -323,10 +325,12 @@ def device_view(
     said += _throttle_words(metrics, values, throttled)
     errors, links = _errors(metrics, {one.rule for one in found}), _links(metrics, most_links)
     said += errors + [one for one in links if one[0] != "ok"]
+    # A value that the source never provides is no problem, one that it should provide is.
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
         lack = missing.get(name)
         if silent is None and lack is not None and lack.reason not in IN_ORDER and lack.reason != NOT_READ:
             said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
+    # In MIG mode, NVML reports no utilisation of the whole GPU.
     if "utilization" not in values and any(slot.identity.anchor == other.identity.parent for other in slots if other.identity.parent):
         said.append(("ok", "MIG: no util", ""))
     # The sort is stable: within a state, notes keep the order above.
@@ -375,6 +379,7 @@ def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
 
 
 def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
+    """Return how to show a missing value. ``seconds`` is the time for which it has been missing, if known."""
     reason = str(why.reason)
     word = WORDS.get(reason, "n/a" if reason == NOT_READ else printable(reason).replace("_", " "))
     lasting = f" {duration(seconds)}" if reason in LASTING and seconds is not None and seconds >= 1 else ""
@@ -382,7 +387,7 @@ def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
 
 
 def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Said]:
-    """Return the states of values above their warning level, and the notes about them."""
+    """Return the states of values above their warning levels, by name, and the notes about them."""
     found: dict[str, State] = {}
     said: Said = []
     temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
@@ -408,6 +413,7 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
         return [("warn", f"throttled {score:g}/10", "")]
     if not throttled:
         return [("ok", "throttled", "")] if metrics.get("throttled") else []
+    # A device without a utilisation counts as loaded.
     grave = values.get("utilization", 100.0) > LOADED and any(metrics.get(name) for name in SLOWED)
     return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
 
@@ -439,7 +445,7 @@ def links_up(metrics: Mapping[str, float]) -> int:
 
 
 def _links(metrics: Mapping[str, float], most: int) -> Said:
-    """Return notes about links. A warning: PCIe narrower than possible, or fewer NVLinks up than on a device of the same product."""
+    """Return notes about links. PCIe below its full width is a warning, like fewer NVLinks than on a device of the same product."""
     said: Said = []
     width, widest = metrics.get("pcieLinkWidth"), metrics.get("maxPcieLinkWidth")
     generation = metrics.get("pcieLinkGen")

@@ -338,7 +338,10 @@ class NodeView:
 
     @property
     def not_judged(self) -> tuple[tuple[tuple[str, ...], str], ...]:
-        """Rules that cannot judge devices, grouped by devices and reason; each group with a text that names metrics, devices and reason."""
+        """Rules that cannot judge devices, in groups with the same devices and reason.
+
+        Each group has the names of its rules, and a text with the missing metrics, the devices and the reason.
+        """
         alike: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
         for one in self.findings.cannot_tell:
             if one.reason != NOT_LOGGED:
@@ -400,6 +403,7 @@ def node_view(
     ages = {status.name: None if status.age_seconds is None else age + status.age_seconds for status in snapshot.backends}
     known = {} if before is None else {one.key: (before.time_ns, one) for one in before.devices}
     slots = snapshot.identities
+    # NVLinks are compared within a product, because products have different numbers of them.
     most: dict[str, int] = {}
     for slot in slots:
         most[slot.identity.name] = max(most.get(slot.identity.name, 0), links_up(snapshot.values_of(slot.key)))
@@ -518,6 +522,7 @@ def _processes(
                 printable(info.unavailable[field]) for field in ("user", "command") if info.unavailable.get(field, NOT_SAID) != NOT_SAID
             )
             why = next(reasons, "")
+        # A process without a command line, such as a kernel thread, has its name in brackets as command.
         rows.append(
             ProcessRow(
                 pid=pid,
@@ -558,6 +563,7 @@ def _with_last_seen(
         if not lost:
             continue
         seen = {key: former.last_seen.get(key, before.time_ns) for key in lost}
+        # CPU time and host memory come from the system, so they are current if the process still runs.
         row = found.get(former.pid)
         if row is None:
             mine = replace(former, devices=tuple(lost), uses=lost, aged=True, seconds=None, last_seen=seen)
@@ -577,6 +583,7 @@ def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, De
     if info is not None and info.slurm_job:
         named = (holder_words(one) for one in held if one.kind == "job" and one.labels.get("job_id") == info.slurm_job)
         return next(named, printable(f"job {info.slurm_job}"))
+    # A device may be shared by several pods: only with a single one it is certain which pod the process belongs to.
     if info is not None and info.pod:
         pods = dict.fromkeys(holder_words(one) for one in held if one.kind == "pod")
         return next(iter(pods)) if len(pods) == 1 else printable(f"pod {info.pod}")

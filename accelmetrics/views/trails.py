@@ -1,4 +1,4 @@
-"""History for graphs, in bounded memory: minimum, mean and maximum of each device and metric in buckets of equal time, and gaps.
+"""History for graphs in bounded memory: minimum, mean and maximum of each metric in buckets of equal time, and gaps.
 
 Each time scale has its own ring of buckets, so adding a reading costs the same whether graphs show a minute or a day.
 """
@@ -96,11 +96,11 @@ class _Ring:
         self.lows, self.highs, self.sums, self.counts = (array("d", bytes(8 * BUCKETS)) for _ in range(4))
 
     def add(self, seconds: float, value: float | None) -> None:
-        """Add a value at a time in seconds since 1970; None for a reading without a value. Ignore times older than the ring."""
+        """Add a value at a time in seconds since 1970; None for a reading without a value. Older times than the ring are ignored."""
         number = int(seconds / self.width)
         counts = self.counts
         if number > self.newest:
-            # The ring reuses buckets of its last round: clear those that were skipped.
+            # Buckets are reused in a circle: clear the old content of all buckets since the newest one.
             first = max(self.newest + 1, number - BUCKETS + 1)
             for empty in range(first, number + 1):
                 counts[empty % BUCKETS] = _EMPTY
@@ -229,7 +229,10 @@ class Trails:
         self._reaches(time_ns)
 
     def add_steps(self, steps: Iterable[Step]) -> None:
-        """Add steps that programs logged: the values named in ``TRAINING_VALUES``. The program that logged longest ago is dropped first."""
+        """Add the values of logged steps that ``TRAINING_VALUES`` names.
+
+        At the limit, the program that has not logged for the longest time is dropped.
+        """
         for program, time_ns, values in self._training.add(steps):
             before, pace = self._programs.get(program, (time_ns - 1, 0.0))
             if time_ns > before:
@@ -246,7 +249,7 @@ class Trails:
 
     @property
     def programs(self) -> dict[str, tuple[str, ...]]:
-        """Programs with a training history, and the names in ``TRAINING_VALUES`` that each logged. Running programs come first."""
+        """Names in ``TRAINING_VALUES`` that each program logged, by program. Running programs come first."""
         ended = {name: (self.newest_ns - last) / 1e9 > max(RUNNING, 10 * pace) for name, (last, pace) in self._programs.items()}
         return {
             program: tuple(name for name in TRAINING_VALUES if (training_key(program), name) in self._rings)
@@ -281,12 +284,12 @@ class Trails:
         return ring.points(end, SPANS[scale], columns, HELD * max(pace, ring.width))
 
     def place(self, time_ns: int, scale: str, columns: int) -> int:
-        """Return the column of :meth:`points` that contains a time: negative before the first, ``columns`` or more after the last."""
+        """Return the column of :meth:`points` that contains a time. It is negative or beyond the last column outside the graph."""
         width = SPANS[scale] / columns
         return int(time_ns / 1e9 / width) - int((self.until_ns or self.newest_ns) / 1e9 / width) + columns - 1
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int) -> list[TrailPoint]:
-        """Return minimum, median and maximum over several devices, in columns of equal time. ``TrailPoint.mean`` is the median."""
+        """Return minimum, median (as ``mean``) and maximum over several devices, in columns of equal time."""
         rows = [self.points(device, metric, scale, columns) for device in devices]
         band = []
         for points in zip(*rows, strict=True):
@@ -298,11 +301,12 @@ class Trails:
         return band or [BEFORE] * columns
 
     def _reaches(self, time_ns: int) -> None:
-        """Extend the known range of time. It is at most as long as the longest scale, because buckets hold nothing older."""
+        """Extend the range of time, up to the longest scale, because buckets hold nothing older."""
         self.newest_ns = max(self.newest_ns, time_ns)
         self.oldest_ns = max(min(self.oldest_ns or time_ns, time_ns), self.newest_ns - int(max(SCALES.values()) * 1e9))
 
     def _add(self, device: str, metric: str, time_ns: int, value: float | None) -> None:
+        """Add a value to the rings of all scales. They are created with the first value."""
         rings = self._rings.get((device, metric))
         if rings is None:
             if value is None:

@@ -1,4 +1,4 @@
-"""Logged training values as time series for graphs. Each program has one series for each value, over all of its processes."""
+"""Logged training values as time series for graphs: for each program one series of each value, over all processes."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class TrainingSeries:
     def _sum(self, step: Step, name: str, value: float) -> float:
         """Return the sum of a rate over all processes of the step's program."""
         seconds = step.values.get("step_seconds", 0.0)
+        # A logged step time may be NaN or infinite.
         held = max(LEAST_HOLD, HOLDS * seconds) if isfinite(seconds) else LEAST_HOLD
         rates = self._rates.setdefault((step.node, name), {})
         rates[step.rank] = step.time_ns + int(held * 1e9), float(value)

@@ -1,1 +1,1 @@
-"""The page of ``accelmetrics serve --ui``: its static files, and the JSON documents that the page and other clients request."""
+"""The page of ``accelmetrics serve --ui``: static files, and JSON documents for the page and other clients."""

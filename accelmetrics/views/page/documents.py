@@ -1,4 +1,4 @@
-"""The web documents of ``accelmetrics serve``: the node in JSON, the columns of the page's graphs, and the page's static files.
+"""The web documents of ``accelmetrics serve``: the node in JSON, columns of the page's graphs, and static files.
 
 Requests never read a device; only the monitor does. A document is built once for each reading, when a client first requests it, on the
 server's answer thread. Its bytes are kept until the next reading. Without clients nothing is built.
@@ -231,6 +231,7 @@ class NodeDocuments:
         """Answer with a document of the latest reading, or with 304 if the client already has it."""
         reading = self.latest
         route.set_header("Cache-Control", "private, no-cache")
+        # A weak tag, because the compressed and the plain answer have the same one.
         route.set_header("Etag", f'W/"{reading.sequence}"')
         if route.check_etag_header():
             route.set_status(304)
@@ -283,7 +284,7 @@ class NodeDocuments:
                 if (await asyncio.wait((self._news,), timeout=HEARTBEAT))[0]:
                     continue
                 route.write(empty)
-            client.wait(route.server.limits.write)  # marks the connection as idle: the server may close it to make room
+            client.wait(route.server.limits.write)  # until it expires, the server may also close the connection to make room
             await route.flush()
         route.finish()
 
@@ -319,6 +320,7 @@ class NodeDocuments:
         return latest
 
     def _state(self, reading: LatestReading) -> dict[str, Any]:
+        """Return the page's document at a reading."""
         return {
             **state_document(self._view(reading), reading.sequence, commands=self._commands),
             "kept_seconds": self._kept,
@@ -381,6 +383,7 @@ def _columns(
 def _packed_line(line: bytes) -> bytes:
     """Return a compressed line of a stream. It refers to no earlier line, so that all clients can receive the same bytes."""
     compressor = zlib.compressobj(COMPRESSION, wbits=-zlib.MAX_WBITS)
+    # Z_FULL_FLUSH ends the block without ending the stream, and resets the compressor's state.
     return compressor.compress(line) + compressor.flush(zlib.Z_FULL_FLUSH)
 
 
@@ -421,6 +424,7 @@ class PageHistory:
         """Width of a bucket in seconds; 0 if all readings are kept unchanged."""
         self._older = Ring(READINGS)
         self._stretch: list[Row] = []
+        # One more than RECENT: it must also contain the last reading of a client that is RECENT readings behind.
         self._recent: deque[tuple[int, Row]] = deque(maxlen=RECENT + 1)
         self._steps = TrainingSeries()
         self._logged: dict[str, dict[str, tuple[float, float]]] = {}
@@ -433,7 +437,7 @@ class PageHistory:
         shown = snapshot.header
 
         def lay_out() -> tuple[Header, list[int], list[tuple[Callable[[Sequence[float]], float], list[int]]]]:
-            """Return the header of a row, the index of each device value (the first key that the device has), and of the host lines."""
+            """Return the header of a row, the index of each device value, and function and indices of each host line."""
             places, found = shown.places, dict[str, int]()
             of_host: dict[str, tuple[Callable[[Sequence[float]], float], list[int]]] = {}
             for line, (head, tail, made) in HOST_LINES.items():
@@ -446,6 +450,7 @@ class PageHistory:
                         found[f"{slot.key} {metric}"] = given[0]
             return header("", (*found, *of_host), (), {}, (), {}), list(found.values()), list(of_host.values())
 
+        # A header is the same object while only numbers change, so the layout is kept with it.
         drawn, chosen, of_host = shown.kept("columns of graphs", lay_out)
         numbers = snapshot.numbers
         values = array("d", [numbers[place] for place in chosen])
@@ -475,6 +480,7 @@ class PageHistory:
             values |= {name: (math.nan if value is None else value, seconds + held) for name, value in found.items()}
             self._logged[program] = values  # keep the order of the last step, so that the oldest program is dropped first
             key = f"{TRAINING}{program}"
+            # Replaced instead of changed, because another thread may read it.
             self.training = {**self.training, key: {"name": program or "this program", "metrics": [*values]}}
         for program, values in list(self._logged.items()):
             last = max(until for _, until in values.values())
@@ -588,9 +594,9 @@ class PageHistory:
         }
 
     def _with_gaps(self, times: Sequence[float], width: float) -> list[tuple[float, int | None]]:
-        """Return times with the indices of their values. A long time without a reading gets an extra time without an index (None).
+        """Return times with the indices of their values.
 
-        The graph then interrupts the line instead of drawing values that nobody measured.
+        A long gap without readings gets one more time, with None as index. The graph then interrupts its line there.
         """
         found: list[tuple[float, int | None]] = [(times[0], 0)] if times else []
         for place, (before, at) in enumerate(pairwise(times), 1):
@@ -606,12 +612,13 @@ def _rounded(value: float) -> float:
 
 
 def _significant(value: float) -> float:
-    """Return a value rounded to six significant digits, because learning rates are too small for a fixed number of decimals."""
+    """Return a value rounded to six significant digits."""
+    # Learning rates are too small for a fixed number of decimals.
     return float(f"{value:.6g}")
 
 
 def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
-    """Yield the buckets of equal time that have readings: start time, and first and last (exclusive) index of the readings."""
+    """Yield each bucket of equal time with readings: start time, first index, and last index (exclusive) of its readings."""
     first = 0
     for number, same in groupby(int(at // width) for at in times):
         last = first + sum(1 for _ in same)
@@ -701,6 +708,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
 
 
 def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]:
+    """Return the entry of a device. ``places`` are the indices of findings in the document."""
     identity = device.identity
     return {
         "key": device.key,
@@ -784,6 +792,7 @@ def plain_page(view: NodeView) -> str:
 
 
 def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in HTML. All texts are escaped."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     lines = []
     for first, *rest in rows:

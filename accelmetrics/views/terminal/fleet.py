@@ -216,6 +216,7 @@ def _node_rows(
     most = max((len(summary.devices) for summary in known), default=0)
     longest = max(cells(style.text(node_note(answer))) for answer in answers)
     room = width - 2 - name_width - 1 - max(LEAST_NOTE, min(longest, width // 3))
+    # Every device gets a number if all fit, else one character, else nothing.
     numbered = most * CELL <= room
     devices = most * CELL if numbered else most if 0 < most <= room - UTIL - 1 else 0
     room -= devices

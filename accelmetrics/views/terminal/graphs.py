@@ -64,7 +64,7 @@ class Series:
 
 
 def axes_of(units: Collection[str]) -> int:
-    """Return the number of scales of a graph: one on each side for two units, else one. More than two units share one in percent."""
+    """Return the number of scales of a graph: two for two units, else one. More than two units share a scale in percent."""
     return 2 if len(set(units)) == 2 else 1
 
 
@@ -163,6 +163,7 @@ def _legend(
     newest = [one.points[-1] if one.points else BEFORE for one in lines]
     if spans:  # a program logs only now and then, so the newest point often has no value
         newest = [next((point for point in reversed(one.points) if point.kind == "value"), BEFORE) for one in lines]
+    # Training values are not rounded: learning rates are far below 0.1.
     digits = [now.mean if spans else round(now.mean, 1) for now in newest]
     names = [one.name for one in lines]
     valued = [
@@ -196,7 +197,7 @@ def _range_of(points: Sequence[TrailPoint]) -> tuple[float, float]:
 
 
 def _own_axis(line: Line, row: int, height: int, lines: Sequence[Series], spans: Sequence[tuple[float, float]]) -> Line:
-    """Add the scale to a row of a graph in which each line has its own: numbers for a single line, else ``least`` and ``most``."""
+    """Add the scale to a row of a graph with ``Series.own``: numbers for a single line, else ``least`` and ``most``."""
     if len(lines) == 1:
         (low, high), unit = spans[0], lines[0].unit
         shares = {height - 1: low, **({height // 2: (low + high) / 2} if height >= TICKED - 1 else {}), 0: high}
@@ -330,7 +331,7 @@ def axis_label(value: float, unit: str) -> str:
 
 
 def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
-    """Return the upper end of a metric's scale: its fixed end, else the largest limit of the devices; None if there is neither."""
+    """Return the upper end of a metric's scale: a fixed one, or the largest limit of the devices; None if there is none."""
     if row.top is not None:
         return row.top
     limits = {"power_watts": "power_limit_watts", "sm_clock_mhz": "max_sm_clock_mhz", "memory_used_bytes": "memory_total_bytes"}
@@ -354,6 +355,7 @@ def _braille(points: Sequence[TrailPoint], scale: float, height: int, band: bool
         end, marked = _drawn_values(point, band)
         for level in (*range(_level(end, scale, height * 4) + 1), *(_level(value, scale, height * 4) for value in marked)):
             grid[height - 1 - level // 4][number // 2] |= (LEFT, RIGHT)[number % 2][level % 4]
+    # Braille characters start at U+2800, and each dot is one bit of the code point.
     lines = ["".join([chr(0x2800 + cell) if cell else " " for cell in row]) for row in grid]
     gaps = {number // 2 for number, point in enumerate(points) if point.kind == "gap"}
     lines[-1] = "".join("x" if column in gaps and cell == " " else cell for column, cell in enumerate(lines[-1]))
@@ -386,4 +388,5 @@ def _level(value: float, scale: float, levels: int) -> int:
 
 
 def _share(value: float, scale: float) -> float:
+    """Return a value as a fraction of the scale, limited to 0 to 1."""
     return min(1.0, max(0.0, value / scale))

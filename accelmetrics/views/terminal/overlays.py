@@ -1,4 +1,4 @@
-"""Overlays, which replace the lists on the screen: help, details of devices and processes, findings, summary; and the dialog."""
+"""Overlays that replace the lists on the screen: help, details of devices and processes, findings, summary, dialog."""
 
 from __future__ import annotations
 
@@ -74,7 +74,12 @@ class Pages:
             self.lines.append(line.add(part, role).parts())
 
     def pairs(self, found: Sequence[Told], label: int = LABEL) -> None:
-        """Add names with values, in up to three columns that are read from top to bottom. ``label`` is the width of the names."""
+        """Add names with values, in up to three columns that are read from top to bottom.
+
+        Args:
+            found: The values with their names.
+            label: Width of the names.
+        """
         side = max(1, min(3, self._width // max(50, label + 20)))
         height = -(-len(found) // side)
         columns = self._width // side
@@ -86,7 +91,12 @@ class Pages:
             self.lines.append(line.parts())
 
     def flow(self, found: Sequence[Told], marks: str) -> None:
-        """Add names with values, as many on each line as fit. The first ones get the marks of the graph's lines and form its legend."""
+        """Add names with values, as many on each line as fit.
+
+        Args:
+            found: The values with their names.
+            marks: Marks of the first values. They make these values the legend of a graph.
+        """
         line = Line(self._style, self._width)
         for number, (name, words, role) in enumerate(found):
             mark = f"{marks[number]} " if number < len(marks) else ""
@@ -189,7 +199,7 @@ def absent_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
 
 
 def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
-    """Return all details of the selected process: command, graphs of its use, process tree, and on request its environment."""
+    """Return all details of the selected process: command, graphs, process tree, and its environment on request."""
     pages = Pages(size[0], style)
     # An opened process stays on the screen when it ends.
     row = next((one for one in view.processes if one.pid == choices.process), None)

@@ -173,14 +173,23 @@ def filled(lines: Sequence[Drawn], last: Drawn | None, size: os.terminal_size) -
 
 
 def window(number: int, chosen: int, top: int, room: int) -> int:
-    """Return the number of rows to scroll away at the top, so that the selected row is visible and no row of the screen is empty."""
+    """Return the number of rows to scroll away at the top.
+
+    The selected row is visible, and no row of the screen stays empty while there are further rows.
+
+    Args:
+        number: Number of rows.
+        chosen: Index of the selected row.
+        top: Rows scrolled away so far. They change only if necessary.
+        room: Number of rows on the screen.
+    """
     top = min(top, chosen)
     top = max(top, chosen - room + 1)
     return max(0, min(top, number - room))
 
 
 def scrolled(lines: list[Drawn], choices: Choices, room: int) -> tuple[list[Drawn], int, str]:
-    """Return the visible lines of an overlay, the number of lines scrolled away at the top, and the position in words: ``1-20 of 64``."""
+    """Return the visible lines of an overlay, the number of lines above them, and their position: ``1-20 of 64``."""
     top = max(0, min(choices.overlay_top, len(lines) - room))
     seen = lines[top : top + room]
     return seen, top, f"{top + 1}-{top + len(seen)} of {len(lines)}" if len(seen) < len(lines) else ""
@@ -235,6 +244,7 @@ class _Body:
             self.place = (max(0, height - 2), 2)
 
     def _overlay(self) -> None:
+        """Draw the visible part of the open overlay."""
         view, width, style, choices = self._view, self._width, self._style, self.choices
         if choices.overlay == "help":
             lines = help_lines(choices, width, style)
@@ -384,7 +394,7 @@ class _Body:
         self.lines += lines
 
     def _graphs(self, devices: Sequence[DeviceView], height: int, mapped: bool) -> None:
-        """Draw the graph of the chosen metrics, then others if there is room, and the training. Each is of one device or of all."""
+        """Draw the graph of the chosen metrics, further graphs if there is room, and the training."""
         view, style, choices, width = self._view, self._style, self.choices, self._width
         one = next((device for device in devices if device.key == choices.device), None)
         whole = [device for device in devices if not device.parent] or list(devices)
@@ -460,11 +470,11 @@ class _Body:
         return graph(row, f"{about}, {choices.stretch}", found, size, style, band, seconds, until)
 
     def _training_rows(self, height: int) -> int:
-        """Return the rows that the training gets out of the rows for graphs: half, or all if two graphs do not fit; 0 without training."""
+        """Return the number of graph rows for the training: half, or all if two graphs do not fit; 0 without training."""
         return 0 if not self._training else height if height < 2 * LEAST_HEIGHT + 1 else (height + 1) // 2
 
     def _training_graphs(self, across: int, size: tuple[int, int]) -> list[Drawn]:
-        """Return the training graphs, in the layout and time span of the device graphs above. Findings are marked at the bottom."""
+        """Return the training graphs, with the columns and time span of the device graphs. Findings are marked at the bottom."""
         if self._training is None or size[1] < LEAST_HEIGHT:
             return []
         trails, style, choices = self._trails, self._style, self.choices
@@ -687,7 +697,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
 
 
 def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Return the menu of sort orders of the active list, with their letters. The current one is highlighted and has its direction."""
+    """Return the menu of sort orders with their letters. The current order is highlighted and shows its direction."""
     line = Line(style, width).add("order: ", "title")
     now, reverse = choices.order
     for letter, order in order_letters(choices.pane).items():
@@ -697,7 +707,7 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
 
 
 def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Return the menu of columns of the active list, with their letters. Visible columns are in capitals."""
+    """Return the menu of columns with their letters. Visible columns are in capitals."""
     line = Line(style, width).add("columns: ", "title")
     hidden = choices.process_hidden if choices.pane == "processes" else choices.device_hidden
     for letter, title in column_letters(choices.pane).items():

@@ -1,4 +1,4 @@
-"""Colours and lines of terminal pictures: palettes that colour-blind readers can tell apart, and styled lines of a fixed width."""
+"""Colours and lines of terminal pictures: palettes for colour-blind readers, and styled lines of a fixed width."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ CODES = {(colours, theme): _codes(colours, theme) for colours in _COLOURS for th
 BLOCKY = frozenset("▁▂▃▄▅▆▇█━─")
 """Characters that are unreadable in reverse video."""
 MIDDLE = 0.18
-"""Luminance of a background above which black text has more contrast than white text."""
+"""Luminance of a background above which black text has more contrast than white text: ``sqrt(1.05 * 0.05) - 0.05`` with WCAG's contrast."""
 NUMERIC = "0123456789.,/"
 """Characters of numbers, which are never cut in the middle."""
 AROUND = 8
@@ -230,6 +230,7 @@ def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
     """Return a title: a horizontal line with a text at each end. The right text is left out if there is no room."""
     dash = "-" if style.ascii else "─"
     line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
+    # The text is measured as it will be drawn: replaced characters may have another width.
     right = style.text(right)
     room = columns - cells(style.text(left)) - cells(right) - AROUND + 1
     if right and room >= 1:
@@ -268,5 +269,6 @@ def ansi(line: Drawn, style: ScreenStyle) -> str:
 
 def theme_of(red: float, green: float, blue: float) -> Theme:
     """Return the theme with more contrast on a background, given as red, green and blue from 0 to 1."""
+    # Relative luminance as in WCAG, with sRGB's curve approximated by a power of 2.2.
     light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return "light" if light > MIDDLE else "dark"

@@ -131,7 +131,7 @@ Row = DeviceView | SourceRow
 
 
 def column_letters(pane: Pane) -> dict[str, str]:
-    """Return the headings of columns that can be hidden, by the letter that selects each: its first letter that is still free."""
+    """Return the headings of columns that can be hidden, each by the first of its letters that is still free."""
     titles = [title for title in WIDTHS if title != "PID"] if pane == "processes" else [one.title for one in COLUMNS if one.title != "UTIL"]
     letters: dict[str, str] = {}
     for title in titles:
@@ -248,13 +248,14 @@ def _share(device: DeviceView, column: Column) -> float | None:
 
 
 def _label_width(rows: Sequence[Row], width: int) -> int:
+    """Return the width of the names of rows: that of the longest, but at most a quarter of the screen."""
     return min(max([5, *(cells(row.label if isinstance(row, DeviceView) else row.name) for row in rows)]), max(8, width // 4))
 
 
 def device_lines(
     rows: Sequence[Row], trails: Trails, choices: Choices, width: int, style: ScreenStyle, told: str = ""
 ) -> tuple[Drawn, list[Drawn]]:
-    """Return the heading of the table of devices, and a line for each row. The selected row is highlighted if the list is active.
+    """Return the table of devices: heading and lines. The selected row is highlighted if the list is active.
 
     Args:
         rows: The rows. Column widths fit all of them.
@@ -401,7 +402,7 @@ UNKNOWN = "?"
 
 
 def shown_processes(view: NodeView, choices: Choices) -> list[ProcessRow]:
-    """Return the processes that match the user's filter, in the chosen order: the largest numbers first, unknown ones last."""
+    """Return the processes that match the user's filter, in the chosen order. Unknown numbers come last."""
     found = filtered(view.processes, choices.process_filter, PROCESS_FIELDS, process_fields)
     order, reverse = choices.process_order, choices.process_reverse
     if order in ("gpu%", "mem", "cpu%", "time"):
@@ -468,6 +469,7 @@ def process_lines(
     whole = 2 + sum(taken.values()) + SPACE * len(taken) + max(map(cells, commands), default=0) if sideways else width
     left = min(choices.process_left, max(0, whole - width))
 
+    # While the table is scrolled, the line has its full length; the mark and the process id are cut from it separately and stay in place.
     def line(mark: str, found: dict[str, str], roles: dict[str, Role], command: str, role: Role, chosen: bool = False) -> Drawn:
         drawn = Line(style, whole).add(mark, "head", 2)
         for title in titles:
@@ -489,6 +491,7 @@ def process_lines(
 
 
 def _process_cells(process: ProcessRow) -> dict[str, str]:
+    """Return the texts of a process by heading. Numbers from an old reading end with ``?``."""
     old = "?" if process.aged else ""
     memory = process.memory_bytes
     return {
