@@ -142,7 +142,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:
-    """Return the sources whose readings are too old, or take too long, for an interval in seconds."""
+    """Return the sources with readings that are too old, or take too long, for an interval in seconds."""
     latest = watching.latest
     if latest is None or watching.status.ticks < SETTLED:
         return []

@@ -1,4 +1,4 @@
-"""``accelmetrics report``: what recordings came to, device by device, over all files that are given, whatever gaps they have."""
+"""``accelmetrics report``: the results of recordings, by device, over all given files. Gaps in the recordings are excluded."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments
 
 
 def price(text: str) -> Price:
-    """Return what a kilowatt-hour costs (``0.30``, ``0.30EUR``, ``0.30 EUR/kWh``), or an hour of a device (``2.5USD/h``).
+    """Parse the price of a kilowatt-hour (``0.30``, ``0.30EUR``, ``0.30 EUR/kWh``) or of a device's hour (``2.5USD/h``).
 
     Raises:
-        ArgumentTypeError: It is no such price.
+        ArgumentTypeError: The text has none of these forms.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8}|[^\w\s.,/]?)\s*(?:/\s*(kWh|h))?", text.strip(), re.IGNORECASE)
     if found is None:
@@ -50,10 +50,10 @@ def price(text: str) -> Price:
 
 
 def carbon(text: str) -> float:
-    """Return grams of CO2 equivalent.
+    """Parse grams of CO2 equivalent per kilowatt-hour.
 
     Raises:
-        ArgumentTypeError: It is no number from 0 up.
+        ArgumentTypeError: The text is no number of at least 0.
     """
     try:
         grams = float(text)
@@ -91,7 +91,11 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Read the recordings and print the report."""
+    """Read the recordings, then print the report and write its page and pictures.
+
+    Raises:
+        AccelMetricsError: A file cannot be read or written, or has no record.
+    """
     both = {Path(name).resolve() for name in options.files} & {Path(name).resolve() for name in options.compare or ()}
     arguments.refuse(
         (
@@ -114,7 +118,7 @@ def run(options: Namespace, out: Stdout) -> int:
         by=options.by or "",
         compared=bool(options.compare),
     )
-    # Whether pages and pictures can be made and written is found out before long recordings are read.
+    # A path that cannot be written, or a missing package, is reported before long recordings are read.
     if options.html is not None:
         check_target(options.html, out)
     if options.plots is not None:
@@ -140,7 +144,11 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str | None:
-    """Write the page and the pictures that were asked for; return what Markdown says of the pictures, None where none were asked for."""
+    """Write the requested page and pictures.
+
+    Returns:
+        The Markdown links to the pictures, empty for a page alone; None if neither was requested.
+    """
     if options.html is None and options.plots is None:
         return None
     from accelmetrics.views.report import drawing, html, plots
@@ -158,7 +166,11 @@ def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str
 
 
 def _read(files: list[str], wanted: Wanted) -> RunReport:
-    """Read recordings, and tell what is to be said of them."""
+    """Read recordings and report their warnings on standard error.
+
+    Raises:
+        AccelMetricsError: A file cannot be read, or there is no record.
+    """
     found = report_of_files(files, wanted)
     if found is None:
         raise AccelMetricsError(f"no record in {', '.join(files)}")

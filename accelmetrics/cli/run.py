@@ -1,6 +1,6 @@
-"""``accelmetrics run``: start a command, watch it and its descendants, and say what it used.
+"""``accelmetrics run``: run a command, watch it and its descendants, and print a summary of its use of the devices.
 
-While it runs, the terminal's last row shows the devices: ``GPU0 (GB10): 93 % │ 45.2/141.0 GiB │ 27 W │ 48 °C``.
+Meanwhile the terminal's last row shows the devices: ``GPU0 (GB10): 93 % │ 45.2/141.0 GiB │ 27 W │ 48 °C``.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from accelmetrics.monitor.window import Window
 
 STOP_SECONDS = 0.85
-"""For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""
+"""Seconds for the last reading, and again for the exporters' queues, so that the command's exit status is not delayed for long."""
 STATS_VERSION = "1.0"
 ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
-"""Signals that end a command before it has begun."""
+"""Signals that end ``run`` before the command has started."""
 BETWEEN, APART = " │ ", "   "
 TURN = 3.0
-"""Seconds for which devices are shown on the live line, where there are more than fit."""
+"""Seconds for which the live line shows some of the devices, if not all fit."""
 NO_VARIABLES: Mapping[str, str] = {}
 AS_OURS: Mapping[int, int] = {}
 NOTHING_TO_SHOW = "no device was found to show (`accelmetrics doctor` says why)"
@@ -111,7 +111,7 @@ OPTIONS: arguments.Groups = {
 
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
-    """Run the command."""
+    """Run the command and return its exit status."""
     if options.notify_test:
         return notify_test(options)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -124,14 +124,15 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         ),
         (options.tokens_file and not options.tokens_from, "--tokens-file needs the lines that are meant: give them with --tokens-from"),
     )
-    with Signals() as signals, checked(options), _nvml_feed(options) as feed:  # what cannot be used is told before anything is started
+    # Options that cannot be used are reported before the command starts.
+    with Signals() as signals, checked(options), _nvml_feed(options) as feed:
         chosen = exporters(options, out)
         while (early := signals.next()) is not None:
             if early[0] in ENDING:
                 return KILLED + early[0]
         if feed is None:
             return _run(options, command, signals, chosen, out)
-        descriptor = descriptor_of(sys.stderr)  # of a terminal, it may be one that the command draws on
+        descriptor = descriptor_of(sys.stderr)  # if it is a terminal, the command may draw on it: messages wait until the end
         with holding_messages() if descriptor is not None and os.isatty(descriptor) else nullcontext():
             status = _run(options, feed.reached(command), signals, [*chosen, feed], out, feed.environment)
         if not feed.attached:
@@ -141,7 +142,11 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
 
 @contextmanager
 def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
-    """Yield the readings of a program that knows NVIDIA's binding alone, which begin with one of now; None where no such program is run."""
+    """Yield the readings for a program that knows only NVIDIA's binding, with a first one taken now; None without ``--as-nvml``.
+
+    Raises:
+        WriteError: The files with these readings cannot be written.
+    """
     if options.as_nvml is None:
         yield None
         return
@@ -152,7 +157,7 @@ def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
     with Sampler(**arguments.reading(options)) as sampler:
         first = sampler.sample()
         if options.isolation == "process":
-            sampler.close()  # a process that would not be asked again
+            sampler.close()  # its child process is not needed any more: the monitor starts its own
         with telling("the readings for the command"):
             feed = NvmlFeed(first, options.interval, everything=options.as_nvml == "all")
         if not feed.devices:
@@ -171,7 +176,16 @@ def _run(
     out: Stdout,
     more: Mapping[str, str] = NO_VARIABLES,
 ) -> int:
-    """Watch the command, which has more variables in its environment, from its start to its summary; return its exit status."""
+    """Start the command, watch it to its end, and print its summary. Return its exit status.
+
+    Args:
+        options: The options of ``run``.
+        command: The command and its arguments.
+        signals: The pending signals.
+        chosen: The exporters.
+        out: Standard output, which the command inherits.
+        more: Variables to add to the command's environment.
+    """
     descriptor = descriptor_of(sys.stderr)
     row = LastRow(None if options.quiet or options.no_line else descriptor)
     tokens, lines = TokenSource(), None
@@ -183,6 +197,7 @@ def _run(
             row.draw(latest, partial(live_line, latest, time.monotonic()))
 
     try:
+        # The row is reserved before the command starts, so that the command sees the smaller terminal from the beginning.
         row.draw(None, lambda columns: "")
         with out.restored():
             if options.tokens_from is not None:
@@ -190,18 +205,18 @@ def _run(
                 tokens = TokenFile(lines, options.tokens_file) if options.tokens_file else TokenOutput(lines)
             pid, began = start(command, signals, {**row.environment, **more}, tokens.redirected), time.monotonic()
         watching = monitor(options, chosen, pid=pid, children=True)
-        whole = watching.window().begin()  # until after the last reading: each that is recorded is in it
+        whole = watching.window().begin()  # ends after the last reading, so it includes every exported one
         watching.start()
         window = watching.window(COMMAND).begin(began)
         if lines is not None:
-            watching.log(tokens=0)  # what the first tokens took is since then
+            watching.log(tokens=0)  # the time and energy of the first tokens count from here
         tokens.begin()
         status, ended_by, seconds, cpu_seconds = attend(pid, began, signals, draw, row.release)
         tokens.finish(lambda: (signals.next() or (None,))[0] in ENDING)
         window.end()
     finally:
         row.close()
-    # The terminal is the user's again: what follows may take a moment.
+    # The terminal is restored before this, since stopping may take a moment.
     watching.stop(STOP_SECONDS)
     whole.end()
     work = {} if lines is None or not lines.count else {"tokens": _work(lines.count, window.duration, whole)}
@@ -244,12 +259,12 @@ def _run(
 
 
 def _work(count: float, seconds: float, read: Window) -> dict[str, Any]:
-    """Return how much was done in a command's whole time: per second, and per joule or why that is not known.
+    """Return a command's work over its whole time: in total, per second, and per joule or the reason why that is unknown.
 
     Args:
-        count: How much was done.
-        seconds: The time of the command.
-        read: All readings, as a recording has them, so that `report` says the same.
+        count: The amount of work, such as the number of tokens.
+        seconds: The duration of the command.
+        read: The window of all readings. A recording has the same readings, so `report` comes to the same numbers.
     """
     powers = [used.joules / used.seconds for used in read.energy_joules.values() if used.seconds > 0]
     done = done_by_command(count, seconds, sum(powers))
@@ -258,14 +273,14 @@ def _work(count: float, seconds: float, read: Window) -> dict[str, Any]:
 
 
 def live_line(snapshot: Snapshot, now: float, columns: int) -> str:
-    """Return a snapshot within so many columns: its devices, without their names and in turns where they do not all fit.
+    """Return a reading as one line: its devices, or the host if there are none.
 
-    Where there is no device it is the host's.
+    Devices that do not fit are shown without their names, and if they still do not fit, some at a time.
 
     Args:
         snapshot: The reading.
-        now: Seconds on the clock that turns are taken by.
-        columns: How many there are.
+        now: Seconds on a clock, which choose the devices to show.
+        columns: Maximum width of the line.
     """
     devices = [one for one in vitals(snapshot) if one.whole]
     texts = [_device(one, f"{one.label} ({one.short_name})") for one in devices]
@@ -302,15 +317,15 @@ def _device(one: Vitals, title: str) -> str:
     return f"{title}: {BETWEEN.join(part for part in parts if part is not None) or one.why or '-'}"
 
 
-# The command: it is started, watched to its end, and told every signal that this process is told. It stays in the process group of this
-# process, so that it has the terminal as if it had been started alone: what the terminal sends (Ctrl-C, Ctrl-Z, a new size) reaches it
-# directly, and is not sent to it a second time. ``subprocess`` knows no command that is stopped and goes on, and cannot tell who sent a
-# signal.
+# The command is started, waited for, and sent every signal that this process receives. It stays in this process's group, so that it
+# has the terminal as if it had been started alone. Signals from the terminal (Ctrl-C, Ctrl-Z, a new size) reach it directly, and are not
+# sent to it a second time. ``subprocess`` is not used: it cannot wait for a command that is stopped and continued, and does not know the
+# sender of a signal.
 
 NOT_EXECUTABLE, NOT_FOUND, KILLED = 126, 127, 128
-"""Exit statuses as shells give them; the last is added to the number of a signal."""
+"""Exit statuses as in shells. The last one is added to the number of a signal."""
 SHORTEST_LOOK, LONGEST_LOOK, GROWTH = 0.002, 0.05, 1.3
-"""Seconds between two looks at whether the command has ended: few at first, for commands that are short."""
+"""Seconds between two checks for the end of the command, and their growth. The first pause is short, for short commands."""
 PASSED_ON = frozenset(
     {
         *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1),
@@ -318,17 +333,20 @@ PASSED_ON = frozenset(
     }
 )
 FROM_TERMINAL = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, signal.SIGTSTP})
-"""Those that a terminal sends to every process in front of it."""
+"""Signals that a terminal sends to every process of its foreground group."""
 FROM_HANG_UP = frozenset({signal.SIGHUP, signal.SIGCONT})
-"""Those that the system sends, when a terminal goes away, to the process that leads its session alone."""
+"""Signals that the system sends only to the session leader when a terminal is closed."""
 IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name))
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 SHELL, BEGINNING = "/bin/sh", 128
-"""What runs scripts that do not say what runs them; and bytes of a file of which none is NUL where it is a script."""
+"""Interpreter of scripts without a ``#!`` line, and the number of bytes at a file's beginning that are searched for NUL.
+
+A file with a NUL byte there is no script.
+"""
 
 
 class CommandError(AccelMetricsError):
-    """The command could not be started; the status is what a shell exits with."""
+    """The command could not be started. ``status`` is the exit status of a shell in this case."""
 
     def __init__(self, command: str, error: OSError) -> None:
         missing = isinstance(error, FileNotFoundError)
@@ -341,17 +359,17 @@ class CommandError(AccelMetricsError):
 
 
 class Signals:
-    """Keeps the signals that are passed on from acting on this process, while the block runs, and hands them out.
+    """Queue of the signals to pass on to a command. During the block they are blocked, and have no effect on this process.
 
-    Where the system tells who sent a signal, that decides whether the command has it already. Elsewhere it has it if the
-    terminal could have sent it.
+    The command already has a signal that the terminal sent. Linux reports the sender. Elsewhere a signal counts as sent by
+    the terminal if the terminal could have sent it.
 
     Args:
-        told: Whether the system tells; only tests say.
+        told: Whether the system reports the sender. Only tests set it.
 
     Attributes:
-        before: The signals that were blocked before.
-        defaults: The signals that the command is to have as every program has them at its start.
+        before: The signals that were blocked before the block.
+        defaults: The signals for which the command gets the default action.
     """
 
     def __init__(self, told: bool = hasattr(signal, "sigtimedwait")) -> None:
@@ -363,14 +381,15 @@ class Signals:
     def __enter__(self) -> Signals:
         self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
         if not self._told and signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL:
-            # A system that drops what is ignored by default, be it blocked, keeps what has a handler.
+            # Some systems drop a blocked signal if its default is to be ignored. With a handler they keep it.
             self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda number, frame: None)
         if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
-            # The live line may be drawn while the command has put another job in front.
+            # Else drawing the live line stops this process if the command has put another job into the foreground.
             self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             self.defaults = (*IGNORED_BY_PYTHON, signal.SIGTTOU)
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-            self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else its end cannot be waited for
+            # While SIGCHLD is ignored, the system discards exit statuses, and wait4 fails.
+            self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -381,9 +400,9 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
     def next(self) -> tuple[int, bool] | None:
-        """Return the next pending signal, without waiting, and whether the terminal sent it, to the command too."""
+        """Return the next pending signal, without waiting, and whether the terminal sent it to the command too."""
         if self._told:
-            # Never with a time to wait: Python gives memory that was never written where a stop of the process outlasts it.
+            # Only with a timeout of 0: with a longer one, Python returns uninitialised memory if a stop of the process outlasts it.
             found = signal.sigtimedwait(PASSED_ON, 0)
             if found is None or found.si_signo not in PASSED_ON:
                 return None
@@ -394,35 +413,35 @@ class Signals:
                 return None
             number = signal.sigwait(pending)
             by_system = number in FROM_TERMINAL and terminal_group() == os.getpgrp()
-        leads = number in FROM_HANG_UP and os.getsid(0) == os.getpid()  # the system tells the leader of a session alone
+        leads = number in FROM_HANG_UP and os.getsid(0) == os.getpid()  # a hang-up reaches only the session leader, not the command
         return number, by_system and not leads
 
 
 def terminal_group() -> int | None:
-    """Return the process group that the terminal of this process has in front; None where it has no terminal."""
+    """Return the foreground process group of this process's terminal; None without a terminal, -1 if the terminal is closed."""
     try:
         descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         return os.tcgetpgrp(descriptor)
-    except OSError:  # it has gone
+    except OSError:  # the terminal is closed
         return -1
     finally:
         os.close(descriptor)
 
 
 def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str], redirected: Mapping[int, int] = AS_OURS) -> int:
-    """Start a command with this process's standard streams; return its process id.
+    """Start a command with this process's standard streams and return its process id.
 
     Args:
-        command: The program, found on ``PATH`` where it is a bare name, and its arguments.
-        signals: Say which it is to have as they were.
-        environment: Added to its environment.
-        redirected: By descriptor of the command, the one of ours that it is to be, in place of ours of that number.
+        command: The program, looked up on ``PATH`` if it has no slash, and its arguments.
+        signals: The signals' state before the block, which the command gets.
+        environment: Variables to add to the command's environment.
+        redirected: Descriptors of this process for the command to use instead, by the command's descriptor.
 
     Raises:
-        CommandError: It cannot be started.
+        CommandError: The command cannot be started.
     """
     if not command[0]:
         raise CommandError("", FileNotFoundError())
@@ -433,7 +452,7 @@ def start(command: Sequence[str], signals: Signals, environment: Mapping[str, st
         try:
             return os.posix_spawnp(command[0], list(command), variables, **given)
         except OSError as error:
-            # Shells, env and timeout run a file that is text with the system's shell.
+            # Shells, env and timeout run an executable text file without a ``#!`` line with the system's shell.
             path = shutil.which(command[0]) if error.errno == errno.ENOEXEC else None
             if path is None:
                 raise
@@ -448,22 +467,22 @@ def start(command: Sequence[str], signals: Signals, environment: Mapping[str, st
 def attend(
     pid: int, began: float, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]
 ) -> tuple[int, str, float, float]:
-    """Wait for the end of a command, passing signals on.
+    """Wait for the end of a command, and pass signals on to it meanwhile.
 
     Args:
-        pid: Its process id.
-        began: When it was started, on the monotonic clock.
-        signals: Where they come from.
+        pid: The command's process id.
+        began: Its start on the monotonic clock.
+        signals: The signals to pass on.
         on_look: Called a few times a second.
-        on_stop: Called before this process stops because the command was, by Ctrl-Z.
+        on_stop: Called before this process stops because Ctrl-Z stopped the command.
 
     Returns:
-        Its exit status, 128 and the signal's number where a signal ended it; the name of that signal, empty where it was none; for how
-        many seconds it ran; and CPU time of it and of the descendants that it waited for.
+        The exit status, or 128 plus the number of the signal that ended the command; the name of this signal, empty for
+        none; the duration in seconds; and the CPU time in seconds of the command and of the descendants that it waited for.
     """
 
     def send(number: int) -> None:
-        with suppress(OSError):  # it is another user's and decides for itself
+        with suppress(OSError):  # a command that runs as another user, such as sudo, cannot be sent signals
             os.kill(pid, number)
 
     pause = SHORTEST_LOOK
@@ -472,7 +491,7 @@ def attend(
         if changed and not os.WIFSTOPPED(state):
             break
         if changed and os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
-            # Stop too, so that the shell has its terminal back; go on with the command.
+            # Stop this process too, so that the shell gets its terminal back. Both continue together.
             on_stop()
             os.kill(os.getpid(), signal.SIGSTOP)
             send(signal.SIGCONT)

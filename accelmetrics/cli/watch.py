@@ -1,4 +1,4 @@
-"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none."""
+"""``accelmetrics watch``: the devices live, on a terminal's screen, or as lines if there is no terminal."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from accelmetrics.views.node_view import NodeAnswer
 
 CHECK_PATIENCE = 0.3
-"""Seconds for which the look at the chosen devices may hold the screen up, and with it the keys."""
+"""Maximum seconds by which the check of the chosen devices may delay the screen, and with it the keys."""
 FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
-"""Signals that end a program unless it says otherwise, and that something outside may send: the terminal is put right first."""
+"""Signals that others may send and that end a program by default. The terminal is restored first."""
 
 EXAMPLES = """\
   accelmetrics watch                                  every device, once a second
@@ -74,20 +74,21 @@ LOCAL = frozenset(
     option.long_flag
     for option in (*settings.READING, *settings.HOLDERS, *(settings.OPTIONS[name] for name in ("labels", "rules", "read_only")))
 )
-"""Flags about what this machine reads."""
+"""Flags about this machine's readings, which have no meaning for another place."""
 NEEDED = {"--speed": ("replay",), "--host": ("file", "replay"), "--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}
-"""Flags that are for some of the places alone."""
+"""Flags that need one of these places."""
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Show readings until stopped."""
+    """Show readings until stopped. Return 1 if lines could not be printed."""
     if not Path(options.save_dir).is_dir():
         raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
     place = _place(options)
     levels = WarningLevels(options.hot_temperature, options.hot_memory)
     descriptor = None if options.plain else out.descriptor
     if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
-        descriptor = None  # for keys a job in the background waits, for the screen it does not
+        # A background job without a terminal at standard input is not stopped by reading keys, and must not take the screen.
+        descriptor = None
     with ExitStack() as stack:
         stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
         if not place:
@@ -116,10 +117,12 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _place(options: Namespace) -> str:
-    """Return which option says that something else than this machine is shown, a flag before the file; empty for this machine.
+    """Return the option that names a place other than this machine, such as ``url``; empty for this machine.
+
+    A place on the command line takes precedence over places in the environment or the configuration file.
 
     Raises:
-        UsageError: There are two, or options that have no meaning with it.
+        UsageError: There are two places, or a flag has no meaning with the place.
     """
     views = [name for name in settings.VIEWS if getattr(options, name)]
     given = [name for name in views if f"--{name}" in options.flags_given]
@@ -138,7 +141,7 @@ def _place(options: Namespace) -> str:
 
 
 def _show(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, source: WatchSource) -> None:
-    """Show what a source gives, on the screen or in lines."""
+    """Show a source on the screen, or as lines."""
     if descriptor is None:
         show_plain(source, out, stopped)
     else:
@@ -160,21 +163,21 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
     try:
         _show(options, out, descriptor, stopped, LiveSource(watching, levels, attribution, own=options.pid is None))
     finally:
-        watching.stop(0.0)  # there is nothing to deliver, and a driver may hang
+        watching.stop(0.0)  # no wait: there are no exporters to deliver to, and a driver may hang
     return 0
 
 
-# Lines in place of the screen, for screen readers, Braille displays and logs: one for each change. Nothing on the screen is ever moved.
+# Lines instead of the screen, for screen readers, Braille displays and logs: one line per change. Printed text is never moved or changed.
 
 LOOK = 0.1
-"""Seconds between two looks."""
+"""Seconds between two checks for new readings and input."""
 CHUNK = 256
 WIDEST = 79
-"""Columns of a line, at most; a longer word is longer."""
+"""Maximum width of a line in columns. Only a longer word exceeds it."""
 
 
 def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
-    """Print a line for each change until stopped, and a summary when Enter is pressed; ``q`` and Enter end it."""
+    """Print one line per change until stopped, and an overview after Enter. ``q`` and Enter end the command."""
     typed = line_input()
     before: NodeView | None = None
     notice = ""
@@ -194,7 +197,7 @@ def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
 
 
 def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
-    """Print a line for each change until stopped, and one for each node when Enter is pressed; ``q`` and Enter end it."""
+    """Print one line per change until stopped, and one per node after Enter. ``q`` and Enter end the command."""
     typed = line_input()
     told: dict[str, object] = {}
     while not stopped.signal:
@@ -220,14 +223,14 @@ def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
 
 
 def folded(text: str) -> str:
-    """Return a line, on several where it is wider than 79 columns; those that go on are indented."""
+    """Return a text wrapped to 79 columns, with its second and later lines indented."""
     return "".join(
         f"{part}\n" for part in textwrap.wrap(text, WIDEST, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     )
 
 
 def node_words(answer: NodeAnswer) -> str:
-    """Say a node in a sentence."""
+    """Return a node's state as one sentence."""
     summary = answer.summary
     had = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
     words = ", ".join(filter(None, [*had, node_note(answer)]))
@@ -235,9 +238,9 @@ def node_words(answer: NodeAnswer) -> str:
 
 
 def line_input() -> Callable[[float], list[str]]:
-    """Return a function that waits for a line on standard input, at most so many seconds, and returns those that were typed.
+    """Return a function that waits for typed lines, at most a number of seconds, and returns them.
 
-    Where standard input is no terminal, there are none.
+    If standard input is no terminal, it returns no lines.
     """
     descriptor = descriptor_of(sys.stdin)
     typing = descriptor is not None and os.isatty(descriptor)
@@ -249,20 +252,20 @@ def line_input() -> Callable[[float], list[str]]:
             return []
         try:
             data = os.read(descriptor, CHUNK) if select.select([descriptor], [], [], seconds)[0] else None
-        except OSError:  # the terminal has gone
+        except OSError:  # the terminal is closed
             data = b""
-        typing = data != b""  # Ctrl-D says it too: nothing more will come
+        typing = data != b""  # an empty read is the end of input, by Ctrl-D or a closed terminal
         return (data or b"").decode("utf-8", "replace").splitlines()
 
     return lines
 
 
 def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
-    """Yield what is another thing than before, in words: devices and sources lost and back, findings begun and over.
+    """Yield one sentence per change: devices and sources that stop or resume answering, findings that begin or end.
 
     Args:
-        before: The view before; None for the first, of which all that is not as it should be is told.
-        view: The view now.
+        before: The previous view; None for the first one, for which all current problems are reported.
+        view: The current view.
     """
     if before is None:
         yield _head(view)
@@ -289,7 +292,7 @@ def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
 
 
 def overview(view: NodeView) -> Iterator[str]:
-    """Yield the node, each device and each finding in a sentence."""
+    """Yield one sentence each for the node, its silent sources, its devices and its findings."""
     yield _head(view)
     yield from map(_source, view.silent)
     yield from (f"{device.label} {device.name}: {_device(device)}" for device in view.devices)
@@ -297,7 +300,7 @@ def overview(view: NodeView) -> Iterator[str]:
 
 
 def _unsaid(view: NodeView, findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings but those that a device which gives nothing says of itself."""
+    """Return the findings without the ones about a silent device, which its own line covers."""
     silent = {device.key for device in view.devices if device.silent is not None}
     return [one for one in findings if one.rule not in GONE or one.key not in silent]
 
@@ -320,7 +323,8 @@ def _head(view: NodeView) -> str:
 
 def _device(device: DeviceView) -> str:
     values = device.values
-    said = {f"{begin}{printable(one.message)}" for one in device.findings for begin in ("", LAST_SEEN)}  # findings have lines of their own
+    # Findings have separate lines, so their messages are not repeated here.
+    said = {f"{begin}{printable(one.message)}" for one in device.findings for begin in ("", LAST_SEEN)}
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
     limit = values.get("power_limit_watts")
     parts = [
@@ -342,5 +346,5 @@ def _finding(one: Finding) -> str:
 
 
 def now() -> str:
-    """Return the time of day."""
+    """Return the local time of day as ``HH:MM:SS``."""
     return f"{datetime.now().astimezone():%H:%M:%S}"

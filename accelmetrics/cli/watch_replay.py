@@ -294,7 +294,10 @@ class ReplaySource(WatchSource):
             reader.close()
 
     def _fill_steps(self, reader: RecordReader, until_ns: int) -> Generator[None, None, None]:
-        """Fill in what programs logged before a time. A step may be in any record: all lines are looked at, and of many a few are read."""
+        """Fill in the steps that programs logged before a time, at most a few per point of the graph.
+
+        A step may be in any record, so every line is searched for one. Only lines with a step are decoded.
+        """
         spans = self._filled
         begin = max(until_ns - int(spans[-1] * SECOND), self._index.first_ns)
         reader.jump(self._index.mark(begin))

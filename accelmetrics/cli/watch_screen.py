@@ -1,4 +1,4 @@
-"""The interactive program of ``watch``: what is on the terminal, and what keys do."""
+"""The interactive program of ``watch``: its screens, keys and mouse, and signals to processes."""
 
 from __future__ import annotations
 
@@ -67,43 +67,43 @@ if TYPE_CHECKING:
     from accelmetrics.views.node_view import NodeView, ProcessRow
 
 LOOK = 0.1
-"""Seconds between two looks at whether there is something new to draw."""
+"""Seconds between two checks for new readings to draw."""
 FIRST_LOOK = 0.01
-"""The same before the first reading, which takes less time than ``LOOK``."""
+"""Seconds between two checks before the first reading, which takes less time than ``LOOK``."""
 SAID_SECONDS = 10.0
-"""For how long a message stays."""
+"""Seconds for which a message is shown."""
 ANSWER_SECONDS = 0.2
-"""For how long after the start the end waits for the terminal's answer about its background."""
+"""Seconds after the start up to which the end of the program waits for the terminal's answer about its background."""
 NO_KEYS = "Ctrl-C ends it"
 
 
-# Signals to processes on devices: sent to the very process that was asked about, or not at all. A driver's number of a process is that of
-# the machine, and in a container another process may have it. So a process is signalled only where it certainly is the one that the driver
-# means (`DriverNumbers`) and ``/proc`` shows that it holds a node of the device open, and through a descriptor of the process
-# (``pidfd_open``), which no other process ever takes over.
+# Signals to processes on devices. A signal must reach exactly the process that the user was asked about, or none. A driver reports the
+# machine's process ids, and in a container another process may have the same id. So a process is signalled only if it certainly is the
+# one that the driver means (`DriverNumbers`) and ``/proc`` shows that it holds a node of the device open. The signal is sent through a
+# descriptor of the process (``pidfd_open``), since a process id may be reused by another process and a descriptor never is.
 
 CHOICES = tuple(
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGKILL")
     if hasattr(signal, name)
 )
-"""What may be sent, the first unless another one is chosen."""
+"""Signals that may be sent. The first one is the default."""
 
 
 class SignalError(AccelMetricsError):
-    """A process is not signalled; the message says why."""
+    """A process cannot be sent a signal. The message says why."""
 
 
 class ProcessHandle:
-    """One process, however its number is used later.
+    """Handle of one process, which stays valid if its id is reused by another process.
 
     Args:
-        pid: Its number, as the driver gives it.
-        devices: The devices that it is said to be on.
-        listed: All numbers that the driver gives.
+        pid: The process id, as the driver reports it.
+        devices: The devices that the process uses, according to the driver.
+        listed: All process ids that the driver reports.
 
     Raises:
-        SignalError: It may not be signalled.
+        SignalError: The process cannot be sent a signal, or may be another one than the driver means.
     """
 
     def __init__(self, pid: int, devices: Collection[DeviceIdentity], listed: Collection[int]) -> None:
@@ -121,6 +121,7 @@ class ProcessHandle:
         except OSError as error:
             raise SignalError(f"process {pid} cannot be signalled: {error.strerror or error}") from error
         self.pid = pid
+        # Only after the descriptor is open: from now on the checked process and the signalled one are the same.
         try:
             self._check(pid, devices, listed)
         except SignalError:
@@ -128,19 +129,19 @@ class ProcessHandle:
             raise
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the handle."""
         os.close(self._descriptor)
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended."""
         return bool(select.select([self._descriptor], [], [], 0)[0])
 
     def send(self, number: int) -> None:
         """Send a signal.
 
         Raises:
-            SignalError: It has ended, or this user may not.
+            SignalError: The process has ended, or this user may not send it signals.
         """
         name = signal.Signals(number).name
         try:
@@ -151,10 +152,10 @@ class ProcessHandle:
             raise SignalError(f"process {self.pid} belongs to another user: {name} was not sent") from error
 
     def _check(self, pid: int, devices: Collection[DeviceIdentity], listed: Collection[int]) -> None:
-        """Make sure that the process is the one that the driver means, and holds one of the devices.
+        """Check that the process is the one that the driver means, and holds one of the devices open.
 
         Raises:
-            SignalError: It does not, or that cannot be seen.
+            SignalError: It is not, or this cannot be determined.
         """
         nodes = "|".join(pattern for device in devices if (pattern := node_pattern(device)))
         if not nodes:
@@ -171,38 +172,38 @@ class ProcessHandle:
             raise SignalError(found if isinstance(found, str) else f"process {pid} of the driver has the number {found} here")
 
 
-# What keys change about what is seen: from the picture on the screen to other choices. They do nothing else.
+# Keys and the mouse as functions from the picture on the screen to new choices, without other effects.
 
 T = TypeVar("T")
 OVERLAYS: dict[str, Overlay] = {"?": "help", "h": "help", "f1": "help", "enter": "details", "f": "findings"}
 MOVES = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1, "home": 0, "end": 0}
-"""Keys that go through a list, and which way."""
+"""Keys that move through a list, with their direction in rows."""
 ROWS: Mapping[Pane, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "devices": ("device", DEVICE_ORDERS, DEVICE_FIELDS),
     "processes": ("process", PROCESS_ORDERS, PROCESS_FIELDS),
     "nodes": ("node", NODE_ORDERS, NODE_FIELDS),
 }
-"""Of the rows of each list: the word that fields of ``Choices`` begin with, the orders, and what they can be filtered by."""
+"""For each list: the prefix of its fields in ``Choices``, its orders, and the fields of its filter."""
 FLEET_KEYS = frozenset({"o", "O", "p", "/", "z", "f6"})
-"""Keys that switch something in a fleet too."""
+"""Keys that also work in the list of a fleet."""
 SAME = {"j": "down", "k": "up", "backtab": "tab"}
-"""Keys that do what another one does."""
+"""Keys that are the same as another key."""
 SIDEWAYS = 8
-"""Columns by which the processes are moved sideways at once."""
+"""Columns by which a key moves the list of processes sideways."""
 OVERLAY_STEP = 3
-"""Lines by which one step of the wheel moves an overlay."""
+"""Lines by which one step of the wheel scrolls an overlay."""
 DOUBLE_CLICK = 0.5
 """Seconds within which a second click opens what the first one chose."""
 LONGEST_INPUT = 500
 
 
 def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
-    """Return what is to be seen after a key; for one that changes nothing about that, the same as before.
+    """Return the choices after a key, unchanged for a key that has no effect on them.
 
     Args:
         key: The key's name.
-        picture: What stands on the screen.
-        metrics: What a graph can show.
+        picture: The picture on the screen.
+        metrics: The metrics that a graph can show.
     """
     choices = picture.choices
     if choices.input is not None:
@@ -212,7 +213,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         return ordered_by(key, choices) if choices.menu == "order" else with_columns(key, choices)
     name, orders, _ = ROWS[choices.pane]
     order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
-    if key == "escape":  # what was opened last is left: an overlay, else the filter
+    if key == "escape":  # one step back: from an overlay, else from the past, else from tags, else from the filter
         if choices.overlay:
             return replace(choices, overlay="", overlay_top=0, unfolded=False)
         if choices.until_ns:
@@ -265,14 +266,14 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
 
 
 def meant(key: str, choices: Choices) -> str:
-    """Return the key that does the same: space tags where processes can be signalled and their list is active, and pauses elsewhere."""
+    """Return the main key with the same effect. Space pauses, but in the list of live processes it tags."""
     if key == " " and (choices.pane != "processes" or choices.replay):
         return "p"
     return SAME.get(key, key)
 
 
 def in_time(key: str, picture: Picture) -> Choices:
-    """Return the choices after a key that zooms, goes through time as far as there is history, or returns to now."""
+    """Return the choices after a key that zooms the graphs, moves them through the history, or returns to the present."""
     choices, (oldest, newest), spans = picture.choices, picture.times, tuple(SPANS)
     if key in "+=-_":
         place = spans.index(choices.scale) + (1 if key in "-_" else -1)
@@ -281,12 +282,12 @@ def in_time(key: str, picture: Picture) -> Choices:
         return replace(choices, until_ns=0)
     span = int(SPANS[choices.scale] * 1e9)
     until = (choices.until_ns or newest) + (span if key == "]" else -span) // 2
-    until = max(until, oldest + span)
+    until = max(until, oldest + span)  # graphs end no earlier than a full width after the oldest value
     return replace(choices, until_ns=0 if until >= newest else until)
 
 
 def with_metric(choices: Choices, metrics: Sequence[str]) -> dict[str, Any]:
-    """Return what changes when one more metric, the next that is not there, comes into the graph."""
+    """Return the changes that add the next metric to the graph; empty if it is full or shows all metrics."""
     shown = {*choices.beside, choices.metric}
     start = metrics.index(choices.metric) if choices.metric in metrics else 0
     more = next((name for name in (*metrics[start:], *metrics[:start]) if name not in shown), "")
@@ -294,7 +295,7 @@ def with_metric(choices: Choices, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def ordered_by(key: str, choices: Choices) -> Choices:
-    """Return the choices after a key while an order is chosen: a letter takes one, the letter of the present one turns it round."""
+    """Return the choices after a key in the menu of orders. A letter chooses an order, or reverses it if it is the current one."""
     name = ROWS[choices.pane][0]
     letters = order_letters(choices.pane)
     now, reverse = choices.order
@@ -311,7 +312,7 @@ def ordered_by(key: str, choices: Choices) -> Choices:
 
 
 def with_columns(key: str, choices: Choices) -> Choices:
-    """Return the choices after a key while columns are chosen: a letter hides its column, or shows it again."""
+    """Return the choices after a key in the menu of columns. A letter hides its column, or shows it again."""
     name, title = ROWS[choices.pane][0], column_letters(choices.pane).get(key)
     if title is None:
         return replace(choices, menu="" if key in ("enter", "escape", "c") else choices.menu)
@@ -320,12 +321,12 @@ def with_columns(key: str, choices: Choices) -> Choices:
 
 
 def spot_at(report: MouseReport, picture: Picture) -> Spot | None:
-    """Return what a report of the mouse points at; None for nothing that can be chosen."""
+    """Return the spot of the picture under the mouse; None if nothing there can be chosen."""
     return next((spot for spot in picture.spots if spot.line == report.row and spot.left <= report.column < spot.right), None)
 
 
 def pointed(report: MouseReport, picture: Picture) -> Choices:
-    """Return what is to be seen after a click, which chooses a row or the order, or after a step of the wheel, which moves a list."""
+    """Return the choices after the mouse: a click chooses a row or an order, and the wheel moves through a list."""
     choices, spot = picture.choices, spot_at(report, picture)
     if choices.overlay:
         step = {"up": -OVERLAY_STEP, "down": OVERLAY_STEP, "click": 0}[report.kind]
@@ -345,12 +346,12 @@ def pointed(report: MouseReport, picture: Picture) -> Choices:
 
 
 def _next(items: Sequence[T], now: T, step: int = 1) -> T:
-    """Return the item behind the present one, or before it; the first behind one that is not there."""
+    """Return the item that is ``step`` places after the current one, in a circle; the first if the current one is not listed."""
     return items[(items.index(now) + step) % len(items)] if now in items else items[0]
 
 
 def moved(key: str, picture: Picture) -> Choices:
-    """Return the choices with another row chosen."""
+    """Return the choices after a key that moves to another row."""
     choices = picture.choices
     rows: Sequence[object] = {"devices": picture.devices, "processes": picture.processes, "nodes": picture.nodes}[choices.pane]
     name, _, _ = ROWS[choices.pane]
@@ -366,7 +367,7 @@ def moved(key: str, picture: Picture) -> Choices:
 
 
 def typed(key: str, choices: Choices, line: InputLine) -> Choices:
-    """Return the choices after a key while a filter is typed; Enter takes it, Escape leaves the one before."""
+    """Return the choices after a key in the input of a filter. Enter applies the filter, and Escape keeps the former one."""
     if key == "escape":
         return replace(choices, input=None)
     if key != "enter":
@@ -381,7 +382,7 @@ def typed(key: str, choices: Choices, line: InputLine) -> Choices:
 
 
 def edited(key: str, line: InputLine) -> InputLine:
-    """Return a line after one more key."""
+    """Return the input line after a key."""
     text, at = line.text, line.at
     places = {"left": at - 1, "right": at + 1, "home": 0, "ctrl-a": 0, "end": len(text), "ctrl-e": len(text)}
     match key:
@@ -407,22 +408,22 @@ def edited(key: str, line: InputLine) -> InputLine:
 
 
 class ScreenProgram(ABC):
-    """A program that has a terminal to itself until it is ended: its loop, its messages, and Ctrl-Z.
+    """Full-screen program: its loop, its messages, and Ctrl-Z.
 
     Args:
-        options: Of the command.
-        out: The terminal.
-        descriptor: Its own.
-        stopped: Asks for its end.
+        options: The command's options.
+        out: The terminal, for output.
+        descriptor: The terminal's descriptor.
+        stopped: The request to end.
 
     Attributes:
-        options: Of the command.
-        out: The terminal.
-        stopped: Asks for its end.
-        style: What the terminal can show.
-        choices: What is to be seen.
+        options: The command's options.
+        out: The terminal, for output.
+        stopped: The request to end.
+        style: The capabilities of the terminal.
+        choices: The user's choices of what is shown.
         saved: The files that keys have written.
-        changed: Whether the picture is another one now.
+        changed: Whether the picture has to be drawn again.
     """
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop) -> None:
@@ -432,7 +433,7 @@ class ScreenProgram(ABC):
         self.descriptor = descriptor
         ascii_alone = options.ascii or not out.shows_unicode or ascii_locale(os.environ)
         drawn = terminal_colours(os.environ) if options.colour else "none"
-        console = os.environ.get("TERM") == "linux"  # it has no Braille, and takes OSC for text
+        console = os.environ.get("TERM") == "linux"  # the Linux console has no Braille and prints OSC sequences as text
         self.saved: list[str] = []
         self._picture: Picture | None = None
         self.changed = False
@@ -453,7 +454,7 @@ class ScreenProgram(ABC):
 
     @abstractmethod
     def look(self) -> bool:
-        """Take what is new; return whether there is another picture to draw."""
+        """Take new readings. Return whether the picture has changed."""
 
     @property
     def patience(self) -> float:
@@ -462,14 +463,14 @@ class ScreenProgram(ABC):
 
     @abstractmethod
     def draw(self, screen: Screen) -> None:
-        """Put the picture of what there is now on the screen."""
+        """Draw the current picture."""
 
     @abstractmethod
     def press(self, key: str) -> None:
-        """Do what a key asks for."""
+        """Handle a key."""
 
     def point(self, report: MouseReport) -> None:
-        """Do what the mouse asks for; a second click on the same row opens what it stands for, as Enter does."""
+        """Handle the mouse. A second click on the same row opens the row, like Enter."""
         shown = self._picture
         if shown is None or self.choices.input is not None or self.choices.dialog:
             return
@@ -485,20 +486,20 @@ class ScreenProgram(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Give up what is begun: the program ends."""
+        """Cancel open questions and close sources, since the program ends."""
 
     @property
     def said(self) -> str:
-        """The message that is on the screen; empty for none."""
+        """The message on the screen; empty for none."""
         return self._message[0]
 
     def say(self, text: str) -> None:
-        """Show a message for a while; another thread may say something too."""
+        """Show a message for some seconds. Any thread may call this."""
         self._message = (text, time.monotonic() + SAID_SECONDS)
         self.changed = True
 
     def hush(self) -> None:
-        """Leave the message behind: a key was pressed, so it has been read."""
+        """Remove the message. A pressed key shows that the user has read it."""
         self._message = ("", 0.0)
 
     def show(self) -> None:
@@ -522,21 +523,22 @@ class ScreenProgram(ABC):
         screen.show(drawn.ansi(self.style), drawn.place, size)
 
     def _keep(self) -> None:
-        """Save the choices for the next start."""
+        """Save the choices for the next start, and show a message."""
         try:
             self.say(f"saved the order, the columns, the graphs and the theme in {write_choices(self.choices)}")
         except SavedChoicesError as error:
             self.say(str(error))
 
     def _choose(self, key: str, metrics: Sequence[str]) -> None:
-        """Change what is seen. A key may follow another before there is a new picture."""
+        """Change the choices by a key."""
+        # Several keys may come before the next picture, so the picture gets the choices of now.
         if self._picture is not None:
             self.choices = chosen_by(key, replace(self._picture, choices=self.choices), metrics)
         if self.choices.input is not None and self.choices.input.problem:
             self.say(self.choices.input.problem)
 
     def _until_suspended(self) -> None:
-        # While another job has the screen, wait; with keys this job is stopped as soon as it reads them.
+        # Wait while another job has the screen. With a terminal at standard input the system stops this job when it reads keys.
         while not (self._interrupted or os.isatty(0) or in_foreground(self.descriptor)):
             self.look()
             self.stopped.wait(LOOK)
@@ -567,7 +569,7 @@ class ScreenProgram(ABC):
         if self._suspend:
             self._suspend = False
             handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTSTP)  # as Ctrl-Z stops any program; it returns when the program goes on
+            os.kill(os.getpid(), signal.SIGTSTP)  # stops the process here, until its shell continues it
             signal.signal(signal.SIGTSTP, handler)
 
     @property
@@ -576,14 +578,14 @@ class ScreenProgram(ABC):
 
 
 class WatchScreen(ScreenProgram):
-    """One node on a terminal: draws what a source gives, and does what keys ask for.
+    """Screen of one node.
 
     Args:
-        options: Of the command.
-        out: The terminal.
-        descriptor: Its own.
-        stopped: Asks for its end.
-        source: Gives what is shown.
+        options: The command's options.
+        out: The terminal, for output.
+        descriptor: The terminal's descriptor.
+        stopped: The request to end.
+        source: The source of the readings.
     """
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop, source: WatchSource) -> None:
@@ -596,10 +598,10 @@ class WatchScreen(ScreenProgram):
         self._signal = CHOICES[0]
 
     def look(self) -> bool:
-        """Take what is new; return whether there is another picture to draw."""
+        """Take new readings. Return whether the picture has changed, which it does not while paused."""
         news = self._source.look()
         if news:
-            self._follow()  # those that were saved, too
+            self._follow()  # saved choices may name metrics that no key has asked for
         return news and not self.choices.paused
 
     @property
@@ -608,18 +610,18 @@ class WatchScreen(ScreenProgram):
         return FIRST_LOOK if self._view is None else LOOK
 
     def leave(self) -> None:
-        """Send no signal that is asked about."""
+        """Cancel an open question about a signal."""
         self._answer(None)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is open that Escape would leave."""
+        """Whether Escape would have no effect: no overlay, input, menu, question, filter or tag."""
         chosen = self.choices
         kept = chosen.device_filter if chosen.pane == "devices" else chosen.process_filter or chosen.tagged
         return not (self._asked or chosen.input or chosen.overlay or chosen.menu or kept)
 
     def draw(self, screen: Screen) -> None:
-        """Put the picture of what there is now on the screen."""
+        """Draw the current picture of the node."""
         source = self._source
         if not self.choices.paused or self._view is None:
             self._view = source.view
@@ -638,7 +640,7 @@ class WatchScreen(ScreenProgram):
         self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
 
     def press(self, key: str) -> None:
-        """Do what a key asks for."""
+        """Handle a key."""
         source = self._source
         if self._asked:
             self._answer(key)
@@ -673,13 +675,13 @@ class WatchScreen(ScreenProgram):
             self._follow()
 
     def _follow(self) -> None:
-        """Have a history of the metrics of the graph, and of those of an opened device."""
+        """Keep a history of the metrics in the graph, and of the metrics in the groups of an opened device."""
         opened = [name for number, names in GROUPS.values() for name in names[:number]] if self.choices.overlay == "details" else []
         for metric in (*self.choices.beside, self.choices.metric, *opened):
             self._source.follow(metric)
 
     def _ask(self) -> None:
-        """Ask whether a signal is to be sent to the tagged processes, or to the chosen one where none is."""
+        """Ask whether to send a signal to the tagged processes, or to the chosen one if none is tagged."""
         if self.options.read_only:
             self.say("no signals are sent: watch was started with --read-only")
             return
@@ -700,7 +702,7 @@ class WatchScreen(ScreenProgram):
             self.say("; ".join(self._refused))
 
     def _dialog(self) -> tuple[str, ...]:
-        """Word the question whether the signal is to be sent."""
+        """Return the lines of the question whether to send the signal."""
         name, rows = self._signal.name, [row for _, row in self._asked]
         to = f"process {rows[0].pid}" if len(rows) == 1 else f"{len(rows)} processes"
         lines = []
@@ -716,7 +718,7 @@ class WatchScreen(ScreenProgram):
         )
 
     def _answer(self, key: str | None) -> None:
-        """Take the answer to an open question: y sends the signal, arrows choose another one, all else sends none."""
+        """Handle the answer to an open question: y sends the signal, arrows choose another one, any other key cancels."""
         step = {"right": 1, "down": 1, "tab": 1, "left": -1, "up": -1, "backtab": -1}.get(key or "", 0)
         self._signal = CHOICES[(CHOICES.index(self._signal) + step) % len(CHOICES)]
         if not self._asked or step:
@@ -739,7 +741,7 @@ class WatchScreen(ScreenProgram):
             self.say("; ".join(words) or f"nothing was sent to process {pids}")
 
     def _save(self, kind: str, text: str) -> None:
-        """Write a document into the chosen directory, under a name with the time that no file has."""
+        """Write a document into the chosen directory, under an unused name with the current time."""
         ending = "txt" if kind else "json"
         stem = Path(self.options.save_dir).absolute() / f"accelmetrics{kind}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         names = (f"{stem}-{number}.{ending}" if number > 1 else f"{stem}.{ending}" for number in count(1))
@@ -751,19 +753,20 @@ class WatchScreen(ScreenProgram):
             self.say(str(error))
         else:
             self.saved.append(path)
-            self.say(f"saved {Path(path).name} in {Path(path).parent}")  # the end is what a narrow terminal leaves out
+            # The name comes first: a narrow terminal cuts the end.
+            self.say(f"saved {Path(path).name} in {Path(path).parent}")
 
 
 class FleetScreen(ScreenProgram):
-    """The fleet on a terminal, and the node of it that is opened.
+    """Screen of a fleet, and of an opened node.
 
     Args:
-        options: Of the command.
-        out: The terminal.
-        descriptor: Its own.
-        stopped: Asks for its end.
-        fleet: The nodes.
-        levels: From where on values of an opened node are warnings.
+        options: The command's options.
+        out: The terminal, for output.
+        descriptor: The terminal's descriptor.
+        stopped: The request to end.
+        fleet: The source of the nodes' states.
+        levels: Levels above which values of an opened node are warnings.
     """
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop, fleet: FleetSource, levels: WarningLevels) -> None:
@@ -775,7 +778,7 @@ class FleetScreen(ScreenProgram):
         self._node: tuple[RemoteSource, WatchScreen] | None = None
 
     def look(self) -> bool:
-        """Take what is new; return whether there is another picture to draw."""
+        """Take new answers, and readings of an opened node. Return whether the picture has changed."""
         news = self._fleet.look() and not self.choices.paused
         if news:
             self._shown = self._fleet.answers
@@ -786,7 +789,7 @@ class FleetScreen(ScreenProgram):
         return changed
 
     def draw(self, screen: Screen) -> None:
-        """Put the picture of what there is now on the screen."""
+        """Draw the fleet or the opened node."""
         if self._node is not None:
             self._node[1].style = self.style
             self._node[1].draw(screen)
@@ -796,7 +799,7 @@ class FleetScreen(ScreenProgram):
         self.choices = replace(self.choices, message="")
 
     def press(self, key: str) -> None:
-        """Do what a key asks for."""
+        """Handle a key. Escape returns from an opened node to the fleet."""
         if self._node is not None:
             if key == "escape" and self._node[1].at_rest:
                 self.leave()
@@ -813,7 +816,7 @@ class FleetScreen(ScreenProgram):
             self._choose(key, ())
 
     def leave(self) -> None:
-        """Go back from an opened node to the fleet."""
+        """Close an opened node and return to the fleet."""
         if self._node is not None:
             source, screen = self._node
             screen.leave()
@@ -821,11 +824,11 @@ class FleetScreen(ScreenProgram):
             self._node = None
 
     def point(self, report: MouseReport) -> None:
-        """Do what the mouse asks for."""
+        """Handle the mouse, in the opened node if there is one."""
         (super().point if self._node is None else self._node[1].point)(report)
 
     def say(self, text: str) -> None:
-        """Show a message for a while."""
+        """Show a message for some seconds."""
         super().say(text)
         if self._node is not None:
             self._node[1].say(text)
