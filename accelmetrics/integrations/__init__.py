@@ -11,7 +11,7 @@ LIGHTNING = "ACCELMETRICS_LIGHTNING"
 
 
 def lightning_callbacks() -> list[Any]:
-    """Return the callbacks that the environment adds to a Lightning ``Trainer``: one with ``ACCELMETRICS_LIGHTNING=1``, else none."""
+    """Return the callbacks for a Lightning ``Trainer``: one with ``ACCELMETRICS_LIGHTNING=1`` in the environment, else none."""
     # Every Trainer calls this, also in programs that never use accelmetrics. So nothing is imported without the variable.
     if os.environ.get(LIGHTNING, "").strip() not in ("1", "true"):
         return []

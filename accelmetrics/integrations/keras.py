@@ -45,6 +45,7 @@ class DeviceMonitor(WithRun, keras.callbacks.Callback):
     @contained
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compute the first step of the epoch, also in a resumed training."""
+        # Steps in an epoch. Keras does not know them in advance for a generator of unknown length.
         each = (self.params or {}).get("steps")
         self._before = epoch * each if each else self._steps
 

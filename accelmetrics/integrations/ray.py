@@ -328,6 +328,8 @@ class Fleet:
             try:
                 node.actor = _unwrapped(ray.get_actor)(name, self._namespace)
             except ValueError:  # no actor has this name
+                # The actor reserves no CPU, so that it starts on a busy node too. With get_if_exists, two processes that create it at the
+                # same time share it.
                 options = {"num_cpus": 0, "max_restarts": -1, "name": name, "namespace": self._namespace, "get_if_exists": True}
                 strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
                 maker = ray.remote(NodeReader).options(scheduling_strategy=strategy, **options)

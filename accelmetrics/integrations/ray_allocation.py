@@ -184,7 +184,9 @@ Pools = Mapping[str, Sequence[int | str]]
 
 
 def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: bool = False) -> RayAllocation:
-    """Compare the devices of the connected cluster's actors and tasks with the intended ones, and on this machine with the used ones.
+    """Compare the devices given to the actors and tasks of the connected cluster with the intended and the used ones.
+
+    Used devices are known only for processes on this machine.
 
     Args:
         pools: For each role, the number of devices on each of its nodes: ``{"actor": [8, 8]}``. Or the numbers of the devices on one node,
@@ -268,6 +270,7 @@ def _read(intended: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation,
         if group["state"] != "REMOVED" and any(count for _, count in bundles):
             groups[group_id] = RayGroup(group["name"] or group_id, group["state"], tuple(bundles))
     remarks: list[AllocationFinding] = []
+    # The tables of a large cluster may exceed grpc's default limit of 4 MiB.
     channel = _channel()(ray.get_runtime_context().gcs_address, options=(("grpc.max_receive_message_length", -1),))
     try:
         found = [*_actors(channel, names, groups), *_tasks(channel, alive, names, groups, remarks)]
@@ -396,7 +399,7 @@ def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
 
 
 def _device_names(resources: Iterable[tuple[str, Iterable[int]]]) -> tuple[str, ...]:
-    """Return the devices in a list of resources, sorted. A device that is listed several times for a placement group is returned once."""
+    """Return the devices in a list of resources, sorted, each once, though a placement group lists one several times."""
     found = {(match[1], number) for name, numbers in resources if (match := RESOURCE.fullmatch(name)) for number in numbers}
     return tuple(f"{kind} {number}" for kind, number in sorted(found))
 

@@ -54,6 +54,7 @@ def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
     node, nodes = first_number(values, _NODE), first_number(values, _NODES, least=1)
     if node is None and rank is not None and here is not None:
         node = rank // here
+    # The last node may have fewer processes, so the quotient is rounded up.
     if nodes is None and world is not None and here is not None:
         nodes = -(-world // here)
     port = first_number(values, ("MASTER_PORT",), least=1)

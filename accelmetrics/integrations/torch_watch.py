@@ -185,7 +185,8 @@ def _norm(tensor: Any) -> Any:
 
 
 def _first_tensor(output: Any) -> Any:
-    """Return the first floating-point tensor in a module's output. Attention, for example, returns its output and then its weights."""
+    """Return the first floating-point tensor in a module's output, or None."""
+    # An attention module, for example, returns its output and then its weights.
     if isinstance(output, torch.Tensor):
         values = output.detach()
         return values if values.is_floating_point() and values.device.type != "meta" else None

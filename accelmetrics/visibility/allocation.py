@@ -312,7 +312,7 @@ def _members(
 
 
 def _held(members: Sequence[job.Member], processes: ProcessesByDevice) -> dict[int, dict[str, int | None]]:
-    """Return the device memory in bytes of each worker and its helpers, by PID and device. None if the driver does not report it."""
+    """Return the device memory in bytes of each worker with its helpers, by PID and device. None if not reported."""
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
         for process in found:

@@ -345,6 +345,7 @@ class Recorder:
                     done.get(timeout=PATIENCE)
                     number += 1
             late.set()
+            # The thread hangs in the next file. It is abandoned, and another thread continues behind that file.
             tree.silent += [path for path, _ in rest[number : number + 1]]
             rest = rest[number + 1 :]
         return tree.copy()
@@ -448,6 +449,7 @@ def _learn(names: Pseudonyms, tree: FileTree, recorder: Recorder, readings: Iter
     from accelmetrics.schemas.catalogue import CATALOGUE
 
     names.keep(metric.key for metric in CATALOGUE)
+    # Readers look for system files by name, so a word in a file name is never replaced.
     for path in (*tree.files, *tree.names):
         if not path.startswith("/proc/"):
             names.keep([path.rpartition("/")[2]])
@@ -489,6 +491,7 @@ def _text(document: Any, indent: int | None = 1) -> bytes:
 def _content(names: Pseudonyms, path: str, content: bytes) -> bytes:
     """Return the content of a file for the bundle: without environments and with masked command lines."""
     name = path.rpartition("/")[2] if path.startswith("/proc/") else ""
+    # An environment may hold secrets.
     if name == "environ":
         return b""
     if name in ("cmdline", "comm"):

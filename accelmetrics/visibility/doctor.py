@@ -232,6 +232,7 @@ def shared_readings() -> tuple[SharedReadings, ...]:
     """Return the shared readings of this user's jobs and of the daemon ``serve --share``."""
     if sys.platform == "win32":  # there is no sharing on Windows
         return ()
+    # Imported here, because these modules need fcntl, which Windows does not have.
     from accelmetrics.sampling.election import RING, job_directory
     from accelmetrics.sampling.node import DAEMON, DAEMON_FILES, SHARE_VARIABLE, trusted_in
     from accelmetrics.sampling.shared_ring import SharedRing

@@ -264,7 +264,7 @@ def process_details(snapshot: Snapshot, pid: int, *, environment: bool = False) 
 
 
 def _downwards(depths: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the processes with their depths in the order of a tree: each one behind its parent and the parent's earlier children."""
+    """Return the processes with their depths in tree order: each behind its parent and earlier siblings."""
     order: list[tuple[int, int]] = []
     for one, depth in depths.items():
         status = read_status(one)

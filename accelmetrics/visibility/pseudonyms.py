@@ -105,6 +105,7 @@ class Pseudonyms:
 
     def add_identity(self, kind: str, value: str) -> None:
         """Add a UUID or serial number. It is replaced in each of its forms: text, decimal number and raw bytes."""
+        # Prefixes such as "GPU-" and "0x" are no part of the id.
         found = re.search(_UUID, value.encode(), re.IGNORECASE)
         value = found[0].decode() if found else re.sub(r"^[A-Z]{2,4}-|^0[xX]", "", value.strip().strip("\0"))
         bare = value.lower().replace("-", "").replace("_", "")

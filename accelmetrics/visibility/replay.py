@@ -365,6 +365,7 @@ def replaying(recording: Recording) -> Iterator[None]:
     """
     with tempfile.TemporaryDirectory(prefix="accelmetrics-bundle-") as directory:
         recording.unpack(directory)
+        # Device lists of this machine would hide recorded devices, so the recorded ones replace them.
         before = {name: os.environ[name] for name in list(os.environ) if VARIABLES.fullmatch(name) or name == VARIABLE}
         for name in before:
             del os.environ[name]

@@ -154,6 +154,7 @@ def write_in(folder: int, name: str, text: str) -> None:
     Raises:
         OSError: It cannot be written. The previous file is unchanged.
     """
+    # A name with a leading dot is no name of a job's file, so the daemon never reads an unfinished one.
     new = f".{name}.{os.urandom(8).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     with ExitStack() as undo:
@@ -161,6 +162,7 @@ def write_in(folder: int, name: str, text: str) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode())
             file.flush()
+            # The daemon may run as another user.
             os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
         os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -145,6 +145,7 @@ class NvmlFeed:
             "binding": self._binding,
             "devices": answered,
         }
+        # The program may read at any time, so it must never see a part of a reading.
         draft = self.folder / "draft.json"
         draft.write_text(json.dumps(reading), encoding="utf-8")
         draft.replace(self.folder / "reading.json")

@@ -170,6 +170,7 @@ def genuine_spec(name: str, path: Any = None, target: Any = None) -> Any:
         if isinstance(finder, Finder) or not hasattr(finder, "find_spec"):
             continue
         where = path
+        # Our folder is on sys.path, and has files with the names of the program's modules.
         if path is None and finder is importlib.machinery.PathFinder:
             where = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
         spec: Any = finder.find_spec(name, where, target)

@@ -279,7 +279,7 @@ class Functions(Readings):
         _target(share).value = _answer(self.device(handle), "nvmlDeviceGetDecoderUtilization")
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> None:
-        """Write the values of several fields, each with its return code. Fields with a scope (a link, the memory) are not supported."""
+        """Write the values of several fields, each with its return code. Fields with a scope (a link) are not supported."""
         device, microseconds = self.device(handle), self.latest()["microseconds"]
         targets = _target(fields)
         for number in range(_value(count)):
@@ -388,6 +388,7 @@ class NvmlStandIn:
 
     def _called_by_scheduler(self) -> bool:
         """Return whether the caller of the binding belongs to a package that places work on devices."""
+        # The first frames may be the binding's own.
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_globals is self._names:
             frame = frame.f_back
@@ -399,6 +400,7 @@ def attach(module: Any, folder: str) -> None:
     for name in ("nvmlLib", "nvml_lib"):
         if hasattr(module, name):
             setattr(module, name, NvmlStandIn(module, folder))
+    # The cache may have functions of a library that the binding loaded before.
     for cache in ("_nvmlGetFunctionPointer_cache", "_func_pointer_cache"):
         getattr(module, cache, {}).clear()
     try:
