@@ -238,7 +238,7 @@ class NodeSummary:
         """Read the result of :meth:`to_dict`, possibly of another release. Unknown fields are ignored.
 
         Raises:
-            DocumentError: The document is no valid summary. The message names the first fault.
+            DocumentError: The document is no valid summary. The message says where it deviates.
         """
         from pydantic import ValidationError
 
@@ -272,8 +272,8 @@ class NodeAnswer(NamedTuple):
     Attributes:
         name: Name of the node.
         summary: Its summary; None if there is none.
-        failure: Why there is no summary, in words; empty if there is one, or if the node was not asked yet.
-        age_seconds: Age of the answer; None if there was none.
+        failure: Why there is no summary, in words; empty if there is one, or before the first answer.
+        age_seconds: Age of the answer; None if there is none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The web documents of ``accelmetrics serve``: the node in JSON, columns of the page's graphs, and static files.
+"""The web documents of ``accelmetrics serve``: JSON about the node, columns of the page's graphs, and static files.
 
 Requests never read a device; only the monitor does. A document is built once for each reading, when a client first requests it, on the
 server's answer thread. Its bytes are kept until the next reading. Without clients nothing is built.
