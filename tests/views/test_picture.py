@@ -519,6 +519,8 @@ def test_devices_are_put_in_order_and_filtered() -> None:
     filtered = watched.draw(Choices(device_filter="state=bad"))
     assert filtered.devices == ("gpu.3", "gpu.5")
     assert plain(filtered)[-1].startswith("2 of 8 devices: state=bad  q quit")
+    in_words = watched.draw(Choices(device_filter="state=critical"))
+    assert plain(in_words)[-1].startswith("2 of 8 devices: state=critical  q quit")
 
 
 def test_processes_are_put_in_order_and_filtered() -> None:

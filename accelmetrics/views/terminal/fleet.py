@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from accelmetrics.schemas.text import (
     STATE_MARKS,
+    STATE_WORDS,
     block,
     cells,
     counted,
@@ -116,12 +117,12 @@ def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAns
 
 def node_fields(answer: NodeAnswer) -> Fields:
     """Return the values of a node by which it is filtered and sorted."""
-    summary = answer.summary
+    summary, state = answer.summary, f"{STATE_WORDS[answer.state]},{answer.state}"
     if summary is None:
-        return {"node": answer.name, "state": answer.state, "note": answer.failure, **dict.fromkeys(NODE_FIELDS[4:])}
+        return {"node": answer.name, "state": state, "note": answer.failure, **dict.fromkeys(NODE_FIELDS[4:])}
     return {
         "node": answer.name,
-        "state": answer.state,
+        "state": state,
         "kind": ",".join(summary.kinds),
         "note": node_note(answer),
         "devices": float(len(summary.devices)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import GIB, STATE_MARKS, bar, cells, duration, fixed, of_limit
+from accelmetrics.schemas.text import GIB, STATE_MARKS, STATE_WORDS, bar, cells, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, Pane, by_number, filtered
@@ -164,7 +164,7 @@ def device_fields(device: DeviceView) -> Fields:
         "name": device.name,
         "vendor": device.identity.vendor,
         "kind": device.identity.kind,
-        "state": device.state,
+        "state": ",".join((STATE_WORDS[device.state], device.word, device.state)),
         "note": device.note,
         "holder": ",".join(device.holders),
         "uuid": device.identity.uuid,
