@@ -61,7 +61,7 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
     """Return the sources of each metric, by its key: the source's name and where it reads the metric."""
     given = {key: dict(sources) for key, sources in given_by().items()}
     for name, backend in plug_ins.items():
-        coverage = guarded(backend.coverage).value or Coverage()
+        coverage = guarded(backend.coverage).value or Coverage()  # a plug-in that fails is listed without sources
         for key, words in read_from(backend.kind or "", coverage._asdict()).items():
             given.setdefault(key, {})[name] = words
     return given

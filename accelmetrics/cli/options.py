@@ -1,4 +1,4 @@
-"""Command lines, read strictly, and the options that several commands have: each is worded once, here."""
+"""Strict parsing of command lines, and the options that several commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from accelmetrics.monitor.settings import Option, Setting
 from accelmetrics.schemas.errors import UnknownNameError, without_passwords
 
 FlagArguments = dict[str, dict[str, Any]]
-"""By an option's name, or an argument's: what argparse is told of it."""
+"""Keyword arguments of ``add_argument``, by the name of an option or an argument."""
 Groups = dict[str, FlagArguments]
-"""By their heading in the help, which is empty for a command's own."""
+"""Options by their heading in the help. The heading of a command's own options is empty."""
 
 PROGRAM = "accelmetrics"
 DEFAULT_INTERVAL = 1.0
 ANY_WIDTH = 80
-"""Columns while options are added: for each of them argparse makes a formatter, which would load ``shutil`` to ask for the terminal's."""
+"""Width of the help while options are added.
+
+argparse makes a formatter for each option. Without a width it would load ``shutil`` to ask for the terminal's size.
+"""
 
 
 class UsageError(Exception):
-    """Arguments that cannot be used, or not together."""
+    """Arguments that cannot be used, or exclude each other."""
 
 
 def refuse(*cases: tuple[object, str]) -> None:
     """Refuse options that cannot be used together.
 
     Args:
-        cases: What would be wrong, and the words for it.
+        cases: A condition, and the error message if it holds.
 
     Raises:
-        UsageError: One of them holds.
+        UsageError: A condition holds.
     """
     for wrong, words in cases:
         if wrong:
@@ -42,13 +45,13 @@ def refuse(*cases: tuple[object, str]) -> None:
 
 
 LIST_INDENT = 6
-"""Columns before an example or a row of a list, at most."""
+"""Maximum indentation of an example or a row of a list in columns."""
 
 
 def within(text: str, width: int) -> str:
-    """Return a text of the help within so many columns. Paragraphs are filled; an example keeps its line, and its words go below it.
+    """Return a text of the help wrapped to a width. An example that is too wide keeps its line, and its description goes below.
 
-    A line that is indented is an example or a row of a list: two spaces stand between its name and its words.
+    An indented line is an example or a row of a list, with two spaces between its name and its description.
     """
     import textwrap
 
@@ -95,7 +98,7 @@ class Parser(argparse.ArgumentParser):
 
     @classmethod
     def for_command(cls, name: str, summary: str, examples: str) -> Parser:
-        """Return a parser whose help starts with the summary and ends with the examples."""
+        """Return a parser with a help that starts with the summary and ends with the examples."""
         return cls(
             prog=f"{PROGRAM} {name}".strip(),
             description=summary[0].upper() + summary[1:].removesuffix(".") + ".",
@@ -162,7 +165,7 @@ _BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "share_direc
 
 
 def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
-    """Return the argparse definitions of options, limited to those of one command if it is named.
+    """Return the argparse definitions of options, limited to the options of a command if it is named.
 
     An option that is not on the command line sets nothing: :func:`configure` adds its value later.
     """

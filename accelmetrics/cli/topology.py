@@ -98,6 +98,7 @@ def label(connection: Connection) -> str:
     if connection.link:
         return connection.link.upper() + (str(connection.hops) if (connection.hops or 0) > 1 else "")
     why = connection.unavailable.get("links")
+    # A driver that does not support the query has no links. After any other failure there may be some.
     doubtful = connection.path and why is not None and why.reason != Reason.NOT_SUPPORTED
     return (connection.path or UNKNOWN) + (UNKNOWN if doubtful else "")
 

@@ -69,6 +69,7 @@ def _beside(command: Sequence[str], options: Namespace) -> Verification:
     ended, outcomes = Flag(), SimpleQueue[Outcome[Verification]]()
 
     def compare() -> None:
+        # Without --span the comparison lasts until the command ends.
         outcomes.put(guarded(verify, options.span or MAX_SECONDS, stop=ended, pid=pid, **arguments.reading(options)))
 
     with checked(options), Signals() as signals:
@@ -122,6 +123,7 @@ def _rows(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
     for one in comparisons:
         by_key.setdefault(one.key, []).append(one)
     for key, alike in by_key.items():
+        # References that differ, or are missing, have different values or reasons, so each has a row.
         shared = [alike] if alike[0].result == AGREES else [[one] for one in alike]
         for group in shared:
             yield _row(key, group)

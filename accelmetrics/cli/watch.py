@@ -90,6 +90,7 @@ def run(options: Namespace, out: Stdout) -> int:
         # A background job without a terminal at standard input is not stopped by reading keys, and must not take the screen.
         descriptor = None
     with ExitStack() as stack:
+        # After Ctrl-S a write to the screen blocks, and this thread could not react to a signal: so let_go resumes the terminal.
         stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
         if not place:
             return _show_live(options, out, descriptor, stopped, levels, stack)
@@ -152,6 +153,7 @@ def _show(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop
 
 def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, levels: WarningLevels, stack: ExitStack) -> int:
     seen = options.plain or descriptor is not None
+    # Without a screen or typed lines there is nothing to delay, so the check may take its time.
     stack.enter_context(checked(options, stopped, CHECK_PATIENCE if seen else math.inf))
     watching = monitor(options, [] if seen else [console(out, stopped)])
     if not seen:

@@ -154,6 +154,7 @@ class NodePolls(Generic[T]):
                 try:
                     await asyncio.wait(asked, timeout=self._patience)
                 finally:
+                    # A machine that does not answer in time must not delay the next poll of the others.
                     for one in asked:
                         one.cancel()
             self.states = {state.node.target: self._answered(state, one) for state, one in zip(states, asked, strict=True)}
@@ -204,7 +205,7 @@ class NodePolls(Generic[T]):
         return self._failed(known, failure)
 
     def _failed(self, known: NodeState[T], failure: str) -> NodeState[T]:
-        since = known.since if known.failure else time.time()
+        since = known.since if known.failure else time.time()  # repeated failures keep the time of the first one
         return replace(known, failure=words(printable(without_passwords(failure))), since=since)
 
 
@@ -409,6 +410,7 @@ def read_nodes(text: str) -> list[NodeAnswer]:
         else:
             why = "it has no series of accelmetrics serve: see its targets, and docs/alerts.md for the rules that it needs"
         return [NodeAnswer("", failure=why)]
+    # Two jobs may scrape the same instance. Then the name includes the job.
     named = Counter(instance for _, instance in found)
     return [_answer(instance if named[instance] == 1 else f"{instance} ({job})", node) for (job, instance), node in found.items()]
 

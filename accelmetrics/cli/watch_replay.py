@@ -64,6 +64,7 @@ class ReplaySource(WatchSource):
         self._next: Record | None = None
         self._looked = time.monotonic()
         self._filling: Generator[None, None, None] | None = None
+        # A pipe, for example, has no places to jump to.
         if not Path(path).is_file() and Path(path).exists():
             raise UsageError(f"{path}: it is no file, in which places can be gone to")
         try:
@@ -230,6 +231,7 @@ class ReplaySource(WatchSource):
             self._show(0.0)
         elif self.record is not None and self.view is not None:
             age = max(0, self._clock - self.record.snapshot.time_ns) / SECOND
+            # A file that is still written is live, so the age of its last record is measured by the current time.
             if self._live and (self._index.grown or self._follow):
                 age = max(age, time.time() - self.record.snapshot.time_ns / SECOND)
             if age >= self.view.age_seconds + SHORTEST and age > self.trails.interval:
@@ -275,7 +277,7 @@ class ReplaySource(WatchSource):
                 reader.jump(self._index.mark(moment))
                 while moment <= until_ns:
                     mark = self._index.mark(moment)
-                    if (mark.part, mark.offset) > (reader.part, reader.offset):
+                    if (mark.part, mark.offset) > (reader.part, reader.offset):  # a jump back would read the same lines again
                         reader.jump(mark)
                     reader.skip(moment)
                     record = reader.record()
@@ -317,5 +319,5 @@ class ReplaySource(WatchSource):
 
     @property
     def _filled(self) -> tuple[float, ...]:
-        """The stretches of time that are filled: of a file that is followed, an hour at most."""
+        """The lengths in seconds of the scales to fill. For a followed file the longest one is left out."""
         return tuple(SCALES.values())[: -1 if self._follow else None]

@@ -445,6 +445,7 @@ class ScreenProgram(ABC):
             self.choices = read_choices(self.choices)
         except SavedChoicesError as error:
             self.say(str(error))
+        # The option overrides a saved theme. An explicit `--theme auto` does too.
         if options.theme != "auto" or "--theme" in options.flags_given:
             self.choices = replace(self.choices, theme=options.theme)
         wanted = self.choices.theme

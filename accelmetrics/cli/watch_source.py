@@ -226,7 +226,7 @@ class LiveSource(WatchSource):
             return None
         snapshot = self.record.snapshot
         found = self._details.answer((pid, environment), lambda: process_details(snapshot, pid, environment=environment))
-        return found if found is not None and found.pid == pid else None
+        return found if found is not None and found.pid == pid else None  # else it is the answer about another process
 
     def follow(self, metric: str) -> None:
         """Keep a history of one more metric, beginning with the values that the monitor remembers."""
