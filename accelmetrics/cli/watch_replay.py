@@ -18,6 +18,7 @@ from accelmetrics.schemas.vitals import vitals
 from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
 from accelmetrics.views.node_view import SHORTEST, host_values
 from accelmetrics.views.trails import BUCKETS, HOST_KEY, HOST_VALUES, SCALES, SPANS
+from accelmetrics.views.training import TrainingSeries
 
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 BUDGET = 0.04
@@ -303,7 +304,7 @@ class ReplaySource(WatchSource):
         spans = self._filled
         begin = max(until_ns - int(spans[-1] * SECOND), self._index.first_ns)
         reader.jump(self._index.mark(begin))
-        last = 0
+        last, series = 0, TrainingSeries()
         for number in count(1):
             line = reader.line()
             moment = reader.note(line)
@@ -312,7 +313,7 @@ class ReplaySource(WatchSource):
             if moment is not None and moment >= begin and LOGGED_IN_LINE in line:
                 span = next((span for span in spans if moment >= until_ns - span * SECOND), spans[-1])
                 if moment - last >= span / BUCKETS / 2 * SECOND and (record := reader.decoded(line)) is not None and self._is_shown(record):
-                    self.trails.add_steps(record.steps)
+                    self.trails.add_steps(record.steps, series)
                     last = moment
             if number % LINES_AT_ONCE == 0:
                 yield

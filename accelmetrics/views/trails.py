@@ -229,12 +229,16 @@ class Trails:
             self._add(device, metric, time_ns, value)
         self._reaches(time_ns)
 
-    def add_steps(self, steps: Iterable[Step]) -> None:
+    def add_steps(self, steps: Iterable[Step], earlier: TrainingSeries | None = None) -> None:
         """Add the values of logged steps that ``TRAINING_VALUES`` names.
 
         At the limit, the program that has not logged for the longest time is dropped.
+
+        Args:
+            steps: The steps, in the order of their time.
+            earlier: For steps that precede those added before: the series they belong to.
         """
-        for program, time_ns, values in self._training.add(steps):
+        for program, time_ns, values in (self._training if earlier is None else earlier).add(steps):
             before, pace = self._programs.get(program, (time_ns - 1, 0.0))
             if time_ns > before:
                 seconds = (time_ns - before) / 1e9

@@ -35,8 +35,8 @@ class TrainingSeries:
     """Conversion of logged steps into values over time. Steps must be added in the order of their time."""
 
     def __init__(self) -> None:
-        self._rates: dict[tuple[str, str], dict[int | None, tuple[int, float]]] = {}
-        """For each program and rate: by rank, the time in nanoseconds until which the rate counts, and the rate."""
+        self._rates: dict[tuple[str, str], dict[int | None, tuple[float, float]]] = {}
+        """For each program and rate: by rank, the time in seconds since 1970 until which the rate counts, and the rate."""
 
     def add(self, steps: Iterable[Step]) -> Iterator[tuple[str, int, dict[str, float | None]]]:
         """Yield the program, the time and the values of each step. Values are named as in ``TRAINING_VALUES``.
@@ -58,8 +58,12 @@ class TrainingSeries:
         seconds = step.values.get("step_seconds", 0.0)
         # A logged step time may be NaN or infinite.
         held = max(LEAST_HOLD, HOLDS * seconds) if isfinite(seconds) else LEAST_HOLD
-        rates = self._rates.setdefault((step.node, name), {})
-        rates[step.rank] = step.time_ns + int(held * 1e9), float(value)
-        for rank in [rank for rank, (until, _) in rates.items() if until < step.time_ns]:
+        now = step.time_ns / 1e9
+        if (step.node, name) not in self._rates:  # a new program: drop those that have ended
+            running = {program: rates for program, rates in self._rates.items() if any(until >= now for until, _ in rates.values())}
+            self._rates = {**running, (step.node, name): {}}
+        rates = self._rates[step.node, name]
+        rates[step.rank] = now + held, float(value)
+        for rank in [rank for rank, (until, _) in rates.items() if until < now]:
             del rates[rank]
         return sum(rate for _, rate in rates.values())

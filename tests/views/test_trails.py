@@ -8,8 +8,22 @@ import pytest
 
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.record import Step
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, MOST_FOLLOWED, SCALES, Trails, graph_metrics, metric_row, process_key
+from accelmetrics.views.trails import (
+    BEFORE,
+    BUCKETS,
+    FOLLOWED,
+    GAP,
+    MOST_FOLLOWED,
+    SCALES,
+    Trails,
+    graph_metrics,
+    metric_row,
+    process_key,
+    training_key,
+)
+from accelmetrics.views.training import TrainingSeries
 from tests.views.nodes import SECOND, START, Node
 
 
@@ -186,3 +200,13 @@ def test_few_metrics_are_followed_at_a_time() -> None:
     assert len(trails.metrics) == MOST_FOLLOWED and trails.metrics[-1] == "metric-99"
     assert trails.points("gpu.0", "metric-0", "1 min", 1) == [BEFORE]
     assert trails.points("gpu.0", "metric-99", "1 min", 1)[0].mean == 1.0
+
+
+def test_earlier_steps_do_not_count_the_rates_of_later_ones() -> None:
+    """Of a recording, what was before is added later."""
+    trails = filled({51: 1.0})
+    trails.add_steps(Step(START + 50 * SECOND, None, {"tokens_per_second": 100.0}, rank, "") for rank in range(8))
+    trails.add_steps([Step(START + SECOND, None, {"tokens_per_second": 30.0}, 0, "")], TrainingSeries())
+    trails.add_steps([Step(START + 51 * SECOND, None, {"tokens_per_second": 100.0}, 0, "")])
+    points = [point for point in trails.points(training_key(""), "tokens_per_second", "1 min", 60) if point.kind == "value"]
+    assert (points[0].mean, points[-1].high) == (30.0, 800.0)

@@ -45,3 +45,17 @@ def test_rates_of_the_processes_of_a_program_add_up() -> None:
     assert rate(2.0, 0, 110.0) == 160.0
     assert rate(2.1, 0, 7.0, "node-2") == 7.0
     assert rate(20.0, 0, 120.0) == 120.0
+
+
+def test_programs_that_have_ended_take_no_memory() -> None:
+    """Where a machine is watched for months."""
+    series = TrainingSeries()
+    for number in range(100):
+        list(series.add([Step(100 * number * SECOND, None, {"tokens_per_second": 1.0}, 0, f"pid {number} of node-1")]))
+    assert len(series._rates) == 1
+
+
+def test_a_step_may_have_any_length() -> None:
+    """A recording may say so."""
+    steps = [Step(SECOND, None, {"tokens_per_second": 1.0, "step_seconds": 1e308}, 0, "")]
+    assert list(TrainingSeries().add(steps)) == [("", SECOND, {"step_seconds": 1e308, "tokens_per_second": 1.0})]

@@ -40,7 +40,7 @@ from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
-from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
+from accelmetrics.views.trails import FIXED, FOLLOWED, HELD, MOST_PROGRAMS, training_key
 from accelmetrics.views.training import HOLDS, LEAST_HOLD, TRAINING_VALUES, TrainingSeries
 from accelmetrics.visibility.processes import ProcessLookup
 
@@ -101,10 +101,6 @@ HOST_LINES: Mapping[str, tuple[str, str, Callable[[Sequence[float]], float]]] = 
     "host_network_received": ("network.recvBps", "", max),
 }
 """Lines of the host: prefix and suffix of the metric keys of each, and the function that combines their values."""
-TRAINING = "training "
-"""Prefix of programs in the keys of columns, in place of a device."""
-MOST_PROGRAMS = 16
-"""Largest number of programs with graphs."""
 RELOAD = 5
 """Seconds after which the page without scripts is loaded again."""
 PLAIN_PAGE = """\
@@ -457,9 +453,13 @@ class PageHistory:
         values.extend(made([numbers[place] for place in places]) for made, places in of_host)
         seconds = snapshot.time_ns / 1e9
         logged = self._log(seconds, steps)
-        if wider := drawn.with_keys(tuple(logged)) if logged else None:
-            drawn = wider
-            values.extend(logged.values())
+        if logged:
+            # In order of their names: a stretch ends where the columns change. Not kept with the header, which may outlive any number of
+            # programs.
+            keys = (*drawn.keys, *sorted(logged))
+            before = self._recent[-1][1].header if self._recent else drawn
+            drawn = before if before.keys == keys else header("", keys, (), {}, (), {})
+            values.extend(logged[name] for name in sorted(logged))
         with self._lock:
             # The clock was set back: start a new history, because times must rise.
             if self._recent and seconds <= self._recent[-1][1].time:
@@ -479,16 +479,15 @@ class PageHistory:
             values = self._logged.pop(program, {})
             values |= {name: (math.nan if value is None else value, seconds + held) for name, value in found.items()}
             self._logged[program] = values  # keep the order of the last step, so that the oldest program is dropped first
-            key = f"{TRAINING}{program}"
             # Replaced instead of changed, because another thread may read it.
-            self.training = {**self.training, key: {"name": program or "this program", "metrics": [*values]}}
+            self.training = {**self.training, training_key(program): {"name": program or "this program", "metrics": [*values]}}
         for program, values in list(self._logged.items()):
             last = max(until for _, until in values.values())
             if last < seconds - self._kept or len(self._logged) > MOST_PROGRAMS:
                 del self._logged[program]
-                self.training = {key: told for key, told in self.training.items() if key != f"{TRAINING}{program}"}
+                self.training = {key: told for key, told in self.training.items() if key != training_key(program)}
         return {
-            f"{TRAINING}{program} {name}": value if seconds <= until else math.nan
+            f"{training_key(program)} {name}": value if seconds <= until else math.nan
             for program, values in self._logged.items()
             if any(seconds <= until for _, until in values.values())
             for name, (value, until) in values.items()

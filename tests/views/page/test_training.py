@@ -80,6 +80,14 @@ def test_a_day_of_training_is_kept_in_stretches() -> None:
     assert values[0] is None
 
 
+def test_programs_that_log_in_turn_do_not_shorten_the_history() -> None:
+    """Which of them logged last makes no other columns, so that readings of a long time are still kept in stretches."""
+    history = PageHistory(1.0, 86_400.0)
+    for second in range(3 * READINGS):
+        history.add(second + 1, reading(float(second)), [step(second, f"job {second % 2}", loss=2.0)])
+    assert history.columns(0)["times"][0] < 100
+
+
 @pytest.fixture
 def machine() -> Iterator[NvmlSimulator]:
     with NvmlSimulator(2) as simulator:
