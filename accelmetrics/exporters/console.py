@@ -135,12 +135,14 @@ class StreamAbove:
     """
 
     def __init__(self, stream: TextIO, live: Live) -> None:
-        self.stream, self._live = stream, live
-        self._lock = threading.Lock()
+        self.stream, self._live, self._pid = stream, live, os.getpid()
+        self._lock = threading.RLock()  # a signal handler that prints may interrupt a ``write``
         self._line = ""  # the unfinished line; a carriage return at its end means that later text overwrites it
 
     def write(self, text: str) -> int:
         """Print complete lines above the table, and keep an unfinished line until it ends."""
+        if os.getpid() != self._pid:  # in the child of a fork, where a thread that does not exist may hold the locks
+            return self.stream.write(text)
         with self._lock:
             *lines, rest = (self._line + text).split("\n")
             self._line = rest.rstrip("\r").rpartition("\r")[2] + "\r" * rest.endswith("\r")
@@ -155,7 +157,10 @@ class StreamAbove:
 
     def flush(self) -> None:
         """Draw the unfinished line."""
-        self._live.refresh()
+        if os.getpid() != self._pid:
+            self.stream.flush()
+        else:
+            self._live.refresh()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

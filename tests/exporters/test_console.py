@@ -229,6 +229,32 @@ def test_a_progress_bar_stays_one_line_above_the_table(tmp_path: Path) -> None:
         assert sum("GPU0" in row for row in rows) == 1 and rows[-1] == "after"
 
 
+def test_children_of_a_fork_and_signal_handlers_print_too(tmp_path: Path) -> None:
+    """Even if a thread was printing at the fork, as with workers of a data loader, or the handler interrupts a print."""
+    prints = """
+    import os, signal, threading
+    held, done = threading.Event(), threading.Event()
+    def hold():
+        with sys.stdout._lock:
+            held.set()
+            done.wait()
+    threading.Thread(target=hold).start()
+    held.wait()
+    if not (child := os.fork()):
+        print("of the child", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    done.set()
+    signal.signal(signal.SIGUSR1, lambda *_: print("of the handler"))
+    with sys.stdout._lock:
+        signal.raise_signal(signal.SIGUSR1)"""
+    terminal = Waiting(tmp_path / "pipe", prints)
+    with terminal:
+        terminal.through()
+        assert b"of the child" in terminal.raw
+        assert b"of the handler" in terminal.raw
+
+
 def test_standard_error_in_a_file_stays_there(tmp_path: Path) -> None:
     """The table redirects streams that are on a terminal, and gives them back."""
     program = PROGRAM.replace("import sys", "import sys\nbefore = sys.stdout, sys.stderr", 1) + "print((sys.stdout, sys.stderr) == before)"
