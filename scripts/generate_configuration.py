@@ -19,8 +19,8 @@ Set the options of `accelmetrics serve`, `record`, `watch` and `run` by flags, b
 | file | `disk_paths = ["/", "/data"]` |
 | Python | `Monitor(disk_paths=["/", "/data"])` |
 
-**Precedence**: a flag (or an argument), then the variable, then the command's table in the file, then the top of the file, then the default.
-The first one found supplies the whole value: lists and labels from several places are not merged.
+**Precedence**: a flag (or an argument), then the variable, then the command's table in the file, then the top of the file, then the
+default. The first one found supplies the whole value: lists and labels from several places are not merged.
 
 Options of a single call (`run --stats`, `--no-line`, `--no-summary`, `--quiet`, `serve --make-password`) exist only as flags. Sources of
 `watch` other than this machine (`url`, `replay`, `fleet`) can only be set by a flag or in `[watch]`.
@@ -56,11 +56,11 @@ interval = 1
 history = 3600
 ```
 
-Options at the top apply to all commands that have them. `[serve]`, `[record]`, `[watch]`, `[run]` and `[monitor]` apply to one each and take
-precedence over the top.
+Options at the top apply to all commands that have them. `[serve]`, `[record]`, `[watch]`, `[run]` and `[monitor]` apply to one each and
+take precedence over the top.
 
-- The whole file is checked each time. An unknown key, an invalid value or invalid TOML is an error with the file, the key and the accepted
-  values, and exit status 2.
+- The whole file is checked each time. An unknown key, an invalid value or invalid TOML is an error with the file, the key and the
+  accepted values, and exit status 2.
 - Relative paths start at the working directory, as in flags.
 - Keep passwords out of the file: `auth`, `bearer_token_file` and the exporters' `…_file` options name files that contain them.
 - Only its owner should be able to write to the file: who can change it decides where readings go.
@@ -103,9 +103,9 @@ def render() -> str:
 
 
 def _sections() -> Iterator[str]:
+    heading = "| option | flag | accepts | default | for | meaning |\n|---|---|---|---|---|---|\n"
     for title, options in TABLE.items():
-        rows = "".join(map(_row, options))
-        yield f"### {title[0].upper()}{title[1:]}\n\n| option | flag | accepts | default | for | meaning |\n|---|---|---|---|---|---|\n{rows}"
+        yield f"### {title[0].upper()}{title[1:]}\n\n{heading}{''.join(map(_row, options))}"
 
 
 def _row(option: Option) -> str:

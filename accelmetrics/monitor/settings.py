@@ -376,7 +376,7 @@ SCREEN = (
         WATCH,
         usual="a little below the device's limit, 80 if it reports none",
     ),
-    Option("hot_memory", number, "memory in use above which it is shown as hot", 90.0, "PERCENT", WATCH, usual="90"),
+    Option("hot_memory", number, "percentage of memory above which it is shown as hot", 90.0, "PERCENT", WATCH, usual="90"),
     Option("plain", switch, "print a line for each change, and a summary on Enter: for screen readers", False, takers=WATCH),
     Option("ascii", switch, "draw only with ASCII characters", False, takers=WATCH),
     Option("colour", switch, "draw in colour; NO_COLOR in the environment switches it off too", True, takers=WATCH),
