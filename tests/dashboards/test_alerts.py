@@ -209,7 +209,7 @@ def test_an_alert_has_its_paragraph(name: str) -> None:
     """Which says what it means, how sure it is and when it is wrong, and ends in a command that there is."""
     sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK.read_text("utf-8"), re.DOTALL | re.MULTILINE))
     text = sections[name].rstrip()
-    assert all(f"**{word}**" in text for word in ("Sure", "Wrong")), "how sure, and when it is wrong"
+    assert all(f"**{word}**" in text for word in ("Certainty", "False alarms")), "how certain, and when it is wrong"
     *_, block = re.findall(r"```\n(.*?)\n```", text, re.DOTALL)
     assert text.endswith(f"{block}\n```"), "something stands behind the command"
     known, *arguments = shlex.split(block.splitlines()[-1].removeprefix("$ "), comments=True)
