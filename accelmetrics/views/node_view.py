@@ -458,7 +458,7 @@ def host_values(metrics: Mapping[str, float]) -> dict[str, float]:
     found |= {name: metrics[key] for name, key in HOST_VALUES.items() if key in metrics}
     for name, ending in DISK_VALUES.items():
         rates = [value for key, value in metrics.items() if key.startswith("disk.") and key.endswith(ending)]
-        if rates:
+        if rates:  # a machine without disks has no rate, rather than 0
             found[name] = sum(rates)
     return found
 

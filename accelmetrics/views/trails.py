@@ -161,8 +161,8 @@ class _Ring:
 class Trails:
     """History of a node: its devices, the host, the running processes on the devices, and the trainings of programs.
 
-    Readings may be live or recorded. Time is the time of the readings, not the clock. The history of a process is dropped when no device
-    lists the process any more.
+    Readings may be live or recorded. Time is the time of the readings, not the clock. The history of a process is dropped when the
+    view no longer contains the process.
 
     Args:
         interval: Seconds between two readings.

@@ -238,6 +238,7 @@ class _Body:
             self._draw()
         if choices.until_ns and not self.note:
             self.note = "0 returns to now"
+        # A question covers the bottom of the body, so that the lists above stay visible.
         if choices.dialog:
             asked = dialog_lines(choices.dialog, width, style)[:height]
             self.lines = [*padded(self.lines, height - len(asked), width), *asked]
@@ -515,6 +516,7 @@ class _Body:
         lines: list[Drawn] = []
         if not self._shown:
             hidden = "the filter hides all of them" if view.processes else "no process uses a device"
+            # An empty list may mean that processes are unknown: then the reasons are shown, not that no process uses a device.
             unlisted = [f"{key}: {why}" for key, why in view.unlisted.items()]
             words = [hidden] if view.processes or not unlisted else unlisted
             lines += [Line(style, width).add("", width=2).add(text, "dim").parts() for text in words]

@@ -67,7 +67,7 @@ def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
         codes = {role: f"38;5;{number}" for role, number in _CUBE[theme].items()}
     else:
         codes = _FEW[theme] if colours == "16" else {"warn": "1", "bad": "1"}
-    ink = codes.get("plain", "")
+    ink = codes.get("plain", "")  # only palettes with backgrounds for the selected row have one
     codes = {**dict.fromkeys(("plain", "dim", "missing", "ok", *(f"s{number}" for number in range(SERIES))), ""), **codes}
     if colours in _CHOSEN_ROW:
         codes["bad"] = f"1;{codes['bad']}"

@@ -284,6 +284,7 @@ def device_lines(
         role, chosen = role_of(row.state), row_name(row) == choices.device
         line = Line(style, width).add(">" if chosen else " ", "head").add(row.mark or " ", role)
         line.add(row.label if isinstance(row, DeviceView) else row.name, role, label)
+        # A source has no values, so its message takes the whole row.
         if isinstance(row, SourceRow):
             words = f"{row.status.replace('_', ' ')}: {row.detail}" if row.detail else row.status.replace("_", " ")
             line.add("", width=SPACE).add(words, role).add("", width=SPACE if row.advice else 0).add(row.advice)
