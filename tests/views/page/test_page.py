@@ -606,6 +606,10 @@ def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) ->
         for keys in ((), ("d", Keys.ENTER), (Keys.ESCAPE, "?")):
             browser.press(*keys)
             assert browser.axe() == []
+        browser.press(Keys.ESCAPE)
+        browser.one("figure .fill").click()
+        browser.until(lambda: browser.run("return document.body.dataset.full"))
+        assert browser.axe() == []
         browser.media(prefers_color_scheme="light")
 
 
