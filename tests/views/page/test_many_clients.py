@@ -396,6 +396,40 @@ def test_who_follows_is_told_that_there_is_no_news_and_when_it_ends() -> None:
             endpoint.close()
 
 
+def test_who_takes_nothing_is_closed_and_holds_up_no_other() -> None:
+    """Another client has every reading meanwhile, and the memory for a slow one is a reading's at most."""
+    documents, records = NodeDocuments(1.0, page=True), readings_each_second()
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+    endpoint.limits = replace(endpoint.limits, write=2.0)
+    documents.take(next(records))
+
+    def large(*arguments: Any, **options: Any) -> Any:
+        return {**state_document(*arguments, **options), "more": "-" * (1 << 20)}
+
+    async def act() -> None:
+        async with following(endpoint.address.port, 2) as (deaf, client):
+            deaf.say(b"GET /api/updates HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert await client.follow(packed=True) == 200
+            assert await client.reading() is not None
+            server = endpoint._server
+            assert server is not None
+            while len(server._clients) == 2:
+                waiting = [one.stream._write_buffer for one in tuple(server._clients)]
+                assert all(len(buffer) < 3 << 20 for buffer in waiting)
+                documents.take(next(records))
+                assert await client.reading() is not None
+            assert client.sequences == [*range(client.sequences[0], client.sequences[-1] + 1)]
+
+    patches = patch.object(made, "HEARTBEAT", 0.05), patch.object(made, "state_document", large)
+    with patches[0], patches[1], patch.object(made, "is_recent", return_value=True):
+        try:
+            endpoint.open()
+            asyncio.run(asyncio.wait_for(act(), HANG))
+        finally:
+            endpoint.close()
+
+
 def test_a_password_that_is_no_longer_right_ends_what_is_followed(tmp_path: Path) -> None:
     """With the next reading."""
     users = tmp_path / "users"
