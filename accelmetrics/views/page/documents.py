@@ -452,6 +452,10 @@ class PageHistory:
         values = array("d", [numbers[place] for place in chosen])
         values.extend(made([numbers[place] for place in places]) for made, places in of_host)
         seconds = snapshot.time_ns / 1e9
+        # The clock was set back: start a new history, because times must rise.
+        set_back = bool(self._recent) and seconds <= self._recent[-1][1].time
+        if set_back:
+            self._steps, self._logged, self.training = TrainingSeries(), {}, {}
         logged = self._log(seconds, steps)
         if logged:
             # In order of their names: a stretch ends where the columns change. Not kept with the header, which may outlive any number of
@@ -461,8 +465,7 @@ class PageHistory:
             drawn = before if before.keys == keys else header("", keys, (), {}, (), {})
             values.extend(logged[name] for name in sorted(logged))
         with self._lock:
-            # The clock was set back: start a new history, because times must rise.
-            if self._recent and seconds <= self._recent[-1][1].time:
+            if set_back:
                 self._rows.clear()
                 self._older.clear()
                 self._stretch.clear()

@@ -80,6 +80,14 @@ def test_a_day_of_training_is_kept_in_stretches() -> None:
     assert values[0] is None
 
 
+def test_a_clock_that_is_set_back_begins_without_programs() -> None:
+    """What was logged at a later time is no value of an earlier one."""
+    history = PageHistory(1.0)
+    history.add(1, reading(1000.0), [step(1000, loss=2.0)])
+    history.add(2, reading(10.0))
+    assert (history.training, column(history, "loss")) == ({}, [])
+
+
 def test_programs_that_log_in_turn_do_not_shorten_the_history() -> None:
     """Which of them logged last makes no other columns, so that readings of a long time are still kept in stretches."""
     history = PageHistory(1.0, 86_400.0)
