@@ -408,7 +408,8 @@ class Monitor:
     def collect_program_steps(self) -> None:
         """Receive the steps that this user's other programs on this machine log, if these programs share readings.
 
-        The steps are returned with the next reading, like this program's steps. Energy per token refers to the devices of this monitor.
+        The steps are returned with the next reading, like this program's steps. Work per joule is that of all programs that log, over the
+        energy of this monitor's devices.
         On systems where programs cannot share readings (Windows), this does nothing.
         """
         if self._programs is None and not cannot_share():
