@@ -116,7 +116,12 @@ class ReplaySource(WatchSource):
             self._clock = self._arrival = min(self._target, self._index.last_ns)
             self._target, self._next, self.view, self.record = None, None, None, None
             self.reset()
-            self._reader.jump(self._index.mark(self._clock + 1))
+            try:
+                self._reader.jump(self._index.mark(self._clock + 1))
+            except FileNotFoundError:  # rotation has removed the oldest file: look for the place in those that are left
+                self._begin_anew()
+                self._go(self._arrival)
+                return not self._stepwise
             self._refill(self._clock)
             changed = True
         elif self._live:

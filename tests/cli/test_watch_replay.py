@@ -215,6 +215,20 @@ def test_a_growing_file_is_followed_through_its_rotation(paused: Callable[..., R
     assert "live" in source.label
 
 
+def test_a_place_in_a_file_that_rotation_has_removed_is_the_oldest_that_is_left(
+    paused: Callable[..., ReplaySource], reading: Snapshot, tmp_path: Path
+) -> None:
+    path, oldest = tmp_path / "run.jsonl", tmp_path / "run.20260101T000000.000000Z.jsonl"
+    oldest.write_text("".join(lines(reading, range(10))))
+    path.write_text("".join(lines(reading, range(12, 20))))
+    source = paused(path)
+    source.press("end", "1 min")
+    wait_for(lambda: (source.look(), busy(source))[1] == 19.0)
+    oldest.unlink()
+    source.press("home", "1 min")
+    wait_for(lambda: (source.look(), source.view is not None and busy(source) == 12.0)[1])
+
+
 @pytest.mark.parametrize("how", ["replaced", "removed first", "cut"])
 def test_a_file_is_followed_when_another_takes_its_place(how: str, reading: Snapshot, tmp_path: Path) -> None:
     """It begins at its end with the last hour, and not the day before it; a run that writes the file anew is shown from then on."""
