@@ -139,9 +139,9 @@ def example() -> str:
     """Return a configuration file with every option commented out. Its value is the default, or an example if there is none."""
     *commands, last = settings.TAKERS
     lines = [
-        "# Options of accelmetrics. Remove the # in front of those that shall have another value.",
-        f"# What stands here is for {', '.join(commands)} and {last} (Monitor.from_config), each for what it takes;",
-        "# what stands below the name of one, such as [serve], is for that alone, and stands above this.",
+        "# Options of accelmetrics. To change an option, remove the # before it.",
+        f"# Options here are for {', '.join(commands)} and {last} (Monitor.from_config), if they take them.",
+        "# Options in a table, such as [serve], are for that command only, and override the options here.",
     ]
     for title, options in settings.TABLE.items():
         lines += ["", f"# {title}"]

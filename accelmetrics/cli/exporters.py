@@ -16,7 +16,7 @@ EXAMPLES = """\
   accelmetrics exporters --json | jq -r '.[].name'
   accelmetrics record --exporter jsonl:run.jsonl --exporter prometheus
 
-What stands behind the colon, and every option: docs/exporters.md"""
+The targets behind the colon, and every option: docs/exporters.md"""
 OPTIONS: arguments.Groups = {"": {"--json": {"action": "store_true", "help": "print a JSON array"}}}
 HEAD = ("NAME", "WHERE RECORDS GO", "NEEDS")
 

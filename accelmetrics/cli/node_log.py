@@ -40,7 +40,7 @@ class NodeLog:
         self._slots: dict[str, DeviceSlot] = {}
         self._silent: dict[str, tuple[str, int]] = {}  # by device without values: the reason, and since when
         self._sources: dict[str, int] = {}  # by source that does not answer: since when
-        self._told: set[str] = set()  # sources whose first failure the monitor has logged; it logs no later ones
+        self._reported: set[str] = set()  # sources whose first failure the monitor has logged; it logs no later ones
         self._xids: dict[str, int | float] = {}  # by device: its count of Xid errors
         self._findings: dict[tuple[str, str], Finding] = {}
         self._unlogged: set[tuple[str, str]] = set()  # current findings that the device's own message covers
@@ -79,9 +79,9 @@ class NodeLog:
             data = {"source": status.name}
             if status.silent and status.name not in self._sources:
                 self._sources[status.name] = taken.time_ns
-                if status.name in self._told:
+                if status.name in self._reported:
                     _say(logging.WARNING, f"source {status.name}: {printable(status.detail)}", "source_silent", **data)
-                self._told.add(status.name)
+                self._reported.add(status.name)
             elif not status.silent and status.name in self._sources:
                 seconds = _seconds(self._sources.pop(status.name), taken.time_ns)
                 words = f"source {status.name}: answers again, after {duration(seconds)}"

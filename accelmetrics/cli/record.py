@@ -88,12 +88,12 @@ def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
     """
     from accelmetrics.exporters.registry import exporting
 
-    told = False
+    announced = False
 
     def export(record: Record) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal announced
+        if not announced:
+            announced = True
             words = banner(record.snapshot, options)
             if sys.stderr is not None and sys.stderr.isatty():
                 tell(words, "\n".join(folded(f"accelmetrics record: {words}")))

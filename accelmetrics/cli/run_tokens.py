@@ -48,14 +48,14 @@ class TokenLines:
 
     Args:
         pattern: Matches a line and its number.
-        told: Called with the number of new tokens of each matching line: its number, or the growth of a running total.
+        report: Called with the number of new tokens of each matching line: its number, or the growth of a running total.
 
     Attributes:
         count: All tokens up to now.
     """
 
-    def __init__(self, pattern: re.Pattern[str], told: Callable[[float], object]) -> None:
-        self._pattern, self._told = pattern, told
+    def __init__(self, pattern: re.Pattern[str], report: Callable[[float], object]) -> None:
+        self._pattern, self._report = pattern, report
         self._group: str | int = TOTAL if TOTAL in pattern.groupindex else 1
         self._total = self.count = 0.0
 
@@ -83,7 +83,7 @@ class TokenLines:
             number, self._total = number - (self._total if number >= self._total else 0.0), number
         if isfinite(number) and number > 0:
             self.count += number
-            self._told(number)
+            self._report(number)
 
 
 class TokenSource:

@@ -122,11 +122,11 @@ def _wait(
     options: Namespace, stopped: Stop, hung_up: Stop, watching: Monitor, endpoint: PrometheusExporter, manager: ServiceManager
 ) -> Namespace | None:
     """Wait until stopped, or until a reload finds changed options. Return these options; None if stopped."""
-    heard = 0
+    ticks = 0
     while not stopped.wait(Stop.STEP):
         manager.beat(watching.status.ticks, bool(watching.error), options.interval)
-        if options.ui and watching.status.ticks != heard:  # the page shows the steps that programs log
-            heard = watching.status.ticks
+        if options.ui and watching.status.ticks != ticks:  # the page shows the steps that programs log
+            ticks = watching.status.ticks
             watching.collect_program_steps()
         if not hung_up.signal:
             continue
