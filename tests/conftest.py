@@ -11,7 +11,9 @@ absence skips the test; with ``ACCELMETRICS_CI=1`` such a skip is a failure, so 
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,10 @@ from tests.support.missing import MissingHere
 
 # Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
 os.environ["ACCELMETRICS_VALIDATE"] = "1"
+
+# Programs of one user hear each other's steps there, and doctor lists their readings: those of this process's tests alone.
+RUNTIME = tempfile.mkdtemp(prefix="accelmetrics-tests-")
+os.environ["XDG_RUNTIME_DIR"] = RUNTIME
 
 # How fast inputs are made says how busy the machine is.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,6 +62,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made.mkdir()
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(made))
     return made
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(RUNTIME, ignore_errors=True)
 
 
 ALLOWED_SKIPS = ("hardware:", "platform:")

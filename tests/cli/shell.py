@@ -32,7 +32,7 @@ from tests.support.waiting import HANG
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "accelmetrics"]
-PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+PASSED_ON = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 GPU_CLASS = "0x030200"
 
 
