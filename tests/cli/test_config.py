@@ -27,7 +27,7 @@ pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 OWN_FLAGS = {
     "serve": {"--config", "--make-password", "--notify-test"},
     "record": {"--config", "--notify-test"},
-    "watch": {"--config"},
+    "watch": {"--config", "file"},
     "run": {
         "--config",
         "--notify-test",

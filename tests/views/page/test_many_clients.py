@@ -384,7 +384,7 @@ def test_who_follows_is_told_that_there_is_no_news_and_when_it_ends() -> None:
                 while (line := await client.line()) == b"":
                     pass
                 assert line is None
-            assert (await head.get("/api/updates?metrics=loss"))[0] == 400
+            assert (await head.get("/api/updates?metrics=noise"))[0] == 400
             head.say(b"HEAD /api/updates HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await head.get("/api/summary"))[0] == 200
 
@@ -466,7 +466,7 @@ def test_a_password_that_is_no_longer_right_ends_what_is_followed(tmp_path: Path
         ("", 200, b'"complete":true'),
         ("metrics=utilization", 200, b'"utilization"'),
         ("metrics=power_watts,", 200, b'"power_watts"'),
-        ("metrics=loss", 400, b"there is no metric 'loss': there are power_watts, utilization"),
+        ("metrics=noise", 400, b"there is no metric 'noise': there are power_watts, utilization"),
         ("metrics=%25s%0d%0aSet-Cookie:a", 400, b"there is no metric '%s\\r\\nSet-Cookie:a'"),
         ("other=1&since=0", 200, b'"complete":true'),
     ],
