@@ -14,6 +14,7 @@ from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.text import aligned, clipped, quantity, wrapped
+from accelmetrics.views.summaries import named
 from accelmetrics.visibility.allocation import Allocation, AllocationFinding, allocation
 
 if TYPE_CHECKING:
@@ -229,4 +230,5 @@ def _laid_out(
 
 
 def _keys(keys: Sequence[str]) -> str:
-    return ",".join(keys) or "none"
+    """Return device keys in the program's order, three or more consecutive ones as a range: ``gpu.0-3,gpu.6``."""
+    return re.sub(r" to [^,]*\.(\d+)", r"-\1", named(keys)).replace(", ", ",") or "none"

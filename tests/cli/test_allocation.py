@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from accelmetrics.cli.allocation import pools, render, roles
+from accelmetrics.cli.allocation import _keys, pools, render, roles
 from accelmetrics.visibility.allocation import allocation
 from tests.cli.shell import call, device_entries, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator, Process
@@ -91,6 +91,12 @@ def test_a_long_line_is_cut_on_a_terminal_alone(job: Job) -> None:
     assert "…" not in done.stdout
     found = allocation(roles={"actor" * 30: [job.rollout]}, backends=["host"])
     assert [len(line) for line in render(found, 60, cut=True).splitlines()[:2]] == [60, 60]
+
+
+def test_consecutive_devices_are_a_range_in_the_programs_order() -> None:
+    assert _keys([f"gpu.{number}" for number in range(8)]) == "gpu.0-7"
+    assert _keys(["gpu.3", "gpu.1", "gpu.2.mig.0", "npu.4", "npu.5", "npu.6"]) == "gpu.3,gpu.1,gpu.2.mig.0,npu.4-6"
+    assert _keys([]) == "none"
 
 
 def test_pools_as_expected_and_not(job: Job) -> None:

@@ -40,6 +40,7 @@ from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
+from accelmetrics.views.summaries import named
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD, MOST_PROGRAMS, training_key
 from accelmetrics.views.training import HOLDS, LEAST_HOLD, TRAINING_VALUES, TrainingSeries
 from accelmetrics.visibility.processes import ProcessLookup
@@ -705,6 +706,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
             }
             for source in view.sources
         ],
+        "absent": dict(view.absent),
         "host": dict(view.host),
     }
 
@@ -722,6 +724,7 @@ def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]
         "pci_bus_id": identity.pci_bus_id,
         "parent": device.parent,
         "state": device.state,
+        "word": device.word,
         "mark": device.mark,
         "note": device.note,
         "notes": list(device.notes),
@@ -763,12 +766,15 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
 
 def plain_page(view: NodeView) -> str:
     """Return the HTML page of a node for browsers without scripts. All texts are escaped."""
-    findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for one in view.findings:
+        same.setdefault((one.severity, one.message, one.advice), []).append(one.key or "the run")
+    findings = [f"{severity}: {named(keys)}: {message}. {advice}" for (severity, message, advice), keys in same.items()]
     devices = [_device_cells(device) for device in view.devices]
     silent = []
-    for one in view.silent:
-        status = one.status.replace("_", " ")
-        silent.append([one.name, f"{one.mark} {status}", *["-"] * 5, f"{one.detail}. {one.advice}"])
+    for source in view.silent:
+        status = source.status.replace("_", " ")
+        silent.append([source.name, f"{source.mark} {status}", *["-"] * 5, f"{source.detail}. {source.advice}"])
     processes = []
     for row in view.processes:
         used = "- not told" if row.memory_bytes is None else memory(row.memory_bytes)

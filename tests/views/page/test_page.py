@@ -146,7 +146,7 @@ def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: 
     machine.lose(1)
     page.until(lambda: row(page, "gpu.1")["power"] == "- lost")
     lost = row(page, "gpu.1")
-    assert lost["state"] == "Xcritical"
+    assert lost["state"] == "Xlost"
     assert "lost" in lost["note"]
     for column in ("utilization", "memory", "power", "temperature", "clock"):
         assert lost[column] == "- lost"
@@ -524,11 +524,13 @@ def test_one_device_in_full(page: Browser, node: Node, machine: NvmlSimulator) -
 
 def test_a_machine_without_accelerators(browser: Browser, machine: NvmlSimulator) -> None:
     """Its host in graphs, and what says why there is nothing else."""
-    with serving(machine, "--backends", "host") as node:
+    with serving(machine, "--backends", "host,graphcore") as node:
         opened(browser, node)
         browser.until(lambda: "Host CPU, %" in browser.texts("#graphs h3"))
         assert browser.one("#no-devices").is_displayed()
         assert "accelmetrics doctor" in browser.text("#no-devices")
+        absent = node.get("api/state")["absent"]["graphcore"]
+        assert (browser.texts("#no-devices dt"), browser.texts("#no-devices dd")) == (["graphcore"], [absent])
         assert browser.texts("#graphs h3") == ["Host CPU, %", "Host memory, %", "Host disk, the busiest", "Host network"]
         clean(browser, node)
 

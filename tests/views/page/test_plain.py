@@ -34,6 +34,19 @@ def test_a_fact_is_said_once() -> None:
     assert ["nvidia", "degraded", "2 devices"] in Reading(page).rows
 
 
+def test_what_holds_of_several_devices_is_said_once() -> None:
+    node = Node(3)
+    for number in range(3):
+        node.find("power_brake", "critical", f"gpu.{number}", "the power supply slows it down")
+    node.find("hot", "warning", "gpu.2", "91 degrees")
+    page = plain_page(node_view(node.record()))
+    said = [line.partition("</li>")[0] for line in page.split("<li>")[1:]]
+    assert [line.partition(". ")[0] for line in said] == [
+        "critical: gpu.0 to gpu.2: the power supply slows it down",
+        "warning: gpu.2: 91 degrees",
+    ]
+
+
 def test_texts_are_texts() -> None:
     node = Node(0, hostname="<b>node</b>")
     node.add(name='</td><img src=x onerror="alert(1)">')

@@ -259,6 +259,7 @@ class Page {
     const all = state.rows.length;
     setText(find("shown"), all === 0 ? "no devices are found" : rows.length === all ? "" : `${rows.length} of ${all}`);
     setHidden(find("no-devices"), all !== 0);
+    setDescriptions(find("no-devices").lastElementChild, Object.entries(all === 0 ? state.absent : {}));
     setHidden(find("devices").parentElement, all === 0);
     this.#draw();
   }

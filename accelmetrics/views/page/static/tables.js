@@ -124,7 +124,11 @@ const STATES = {
   bad: { mark: "X", word: "critical" },
   missing: { mark: "-", word: "no data" },
 };
-export const stateOf = ({ state }) => STATES[state] ?? { mark: "?", word: state };
+/** The mark and the word of a state. A device that does not answer has the reason as its word: lost, timed out. */
+export const stateOf = ({ state, word }) => {
+  const known = STATES[state] ?? { mark: "?", word: state };
+  return word ? { ...known, word } : known;
+};
 
 export function devicesTable(open, colours) {
   const columns = {
