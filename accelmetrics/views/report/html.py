@@ -278,7 +278,8 @@ def _value(value: float | None, factor: float = 1.0, write: Callable[[float], st
 
 def _differences(comparison: Comparison) -> Element:
     """Return the table of differences with their uncertainty."""
-    differ = [texts.TITLES[one["name"]][0] for one in comparison.differences if one["verdict"] == "differs"]
+    named = {name: f"{words}{unit}" if unit.startswith("/") else words for name, (words, unit, _) in texts.TITLES.items()}
+    differ = [named[one["name"]] for one in comparison.differences if one["verdict"] == "differs"]
     verdict = f"Differs: {', '.join(differ)}." if differ else "No difference is larger than chance can make it."
     section = _section("differences", "Differences", element("p", verdict, class_="verdict"))
     add(section, *(element("p", f"Note: {warning}", class_="note") for warning in comparison.warnings))
