@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Seconds between two checks for new readings to draw."""
-FIRST_LOOK = 0.01
-"""Seconds between two checks before the first reading, which takes less time than ``LOOK``."""
+FIRST_LOOK, FIRST_LOOKS = 0.01, 100
+"""Seconds between two checks before the first reading, which takes less time than ``LOOK``, and the number of them: it may never come."""
 SAID_SECONDS = 10.0
 """Seconds for which a message is shown."""
 ANSWER_SECONDS = 0.2
@@ -594,12 +594,14 @@ class WatchScreen(ScreenProgram):
         self.choices = replace(self.choices, replay=source.replay, signals=source.local and not options.read_only)
         self._source = source
         self._view: NodeView | None = None
+        self._looks = 0
         self._asked: list[tuple[ProcessHandle, ProcessRow]] = []
         self._refused: list[str] = []
         self._signal = CHOICES[0]
 
     def look(self) -> bool:
         """Take new readings. Return whether the picture has changed, which it does not while paused."""
+        self._looks += 1
         news = self._source.look()
         if news:
             self._follow()  # saved choices may name metrics that no key has asked for
@@ -608,7 +610,7 @@ class WatchScreen(ScreenProgram):
     @property
     def patience(self) -> float:
         """Seconds between two looks."""
-        return FIRST_LOOK if self._view is None else LOOK
+        return FIRST_LOOK if self._view is None and self._looks < FIRST_LOOKS else LOOK
 
     def leave(self) -> None:
         """Cancel an open question about a signal."""

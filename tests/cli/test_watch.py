@@ -18,7 +18,7 @@ import pytest
 
 from accelmetrics.cli.monitoring import Stop, holding_messages, set_up
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.watch_screen import WatchScreen
+from accelmetrics.cli.watch_screen import LOOK, WatchScreen
 from accelmetrics.cli.watch_source import LiveSource
 from accelmetrics.schemas.log import log
 from tests.cli.shell import document, environment, on_path, rest_of, start
@@ -402,6 +402,16 @@ def test_messages_wait_until_the_screen_is_free() -> None:
         *(f"accelmetrics: warning: message {number}" for number in range(20, 120)),
         "accelmetrics: warning: the end",
     ]
+
+
+def test_a_first_reading_that_never_comes_is_looked_for_less_often_after_a_while() -> None:
+    options = Namespace(ascii=False, colour=True, theme="dark", read_only=False, flags_given=[])
+    source = create_autospec(LiveSource, instance=True, replay=False)
+    source.look.return_value = False
+    screen = WatchScreen(options, Stdout(), 1, Stop(), source)
+    pauses = [screen.patience for _ in range(200) if not screen.look()]
+    assert pauses[0] < pauses[-1] == LOOK
+    assert sum(pauses[:100]) < 2
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:
