@@ -28,20 +28,19 @@ EXAMPLES = """\
   accelmetrics allocation --pid 4711 --children             the ranks below a launcher, such as torchrun
   accelmetrics allocation --role actor=101,102,rollout=103 --expect actor=0-1,rollout=2-3
   accelmetrics allocation --ray --pool actor=8x2,rollout=4   the actors of a Ray cluster: 8 GPUs on each of 2 nodes, 4 on one
-  accelmetrics allocation --ray --pool actor=2-3,rollout=0-1   those devices of one node
-  accelmetrics allocation --ray --probe                      what a process sees to which Ray gives one of the free GPUs
+  accelmetrics allocation --ray --pool actor=2-3,rollout=0-1   devices of one node by number
+  accelmetrics allocation --ray --probe                      start an actor on each free GPU and print the list that it sees
   accelmetrics allocation --json | jq -r '.findings[].text'
 
-A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
-left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
+The role of a process comes from --role, or from ACCELMETRICS_ROLE in its environment. Its rank comes from its environment too (RANK,
+LOCAL_RANK, and the variables of Open MPI, PMI, Slurm and Ray). Device lists are the ones with which the process was started.
 
-With --ray: what Ray gave to the actors and tasks of all nodes, by its own tables; nothing runs in them. An actor is of a pool when
-its name, its class's or its placement group's begins with the pool's, or matches it as a pattern ('*Worker*').
+With --ray, the devices of the actors and tasks of all nodes come from Ray's own tables. Nothing runs in the actors. An actor belongs to
+a pool if its name, class or placement group begins with the pool's name, or matches it as a pattern ('*Worker*').
 
-Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or a process
-outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; with --ray,
-when a pool differs from what --pool says, several actors were given one device without --shared, an actor of this machine uses
-another device than Ray gave it, or a probe failed or saw more than one device; 2 for arguments that cannot be used."""
+Exit status: 0 if all is as expected. 1 if a role uses other devices than --expect, another process uses its devices, the use is
+unknown, or a named process does not exist. With --ray, 1 if a pool differs from --pool, actors share a device without --shared, an
+actor of this machine uses another device than Ray gave it, or a probe failed or saw several devices. 2 for invalid arguments."""
 
 
 def pids(text: str) -> list[int]:
@@ -104,7 +103,7 @@ OPTIONS: arguments.Groups = {
             "metavar": "PID,…",
             "help": "the processes (default: all that use a device)",
         },
-        "--children": {"action": "store_true", "dest": "launchers", "help": "--pid names launchers: look at what runs at and below them"},
+        "--children": {"action": "store_true", "dest": "launchers", "help": "--pid names launchers: include all processes below them"},
         "--role": {"type": roles, "action": "extend", "metavar": "NAME=PID,…", "help": "processes by role: actor=101,102,rollout=103"},
         "--expect": {
             "type": pools,
@@ -124,7 +123,7 @@ OPTIONS: arguments.Groups = {
             "metavar": "NAME=NxNODES,…",
             "help": "with --ray, devices by role: actor=8x2,rollout=4; or which of a node's: actor=2-3",
         },
-        "--shared": {"action": "store_true", "help": "with --ray: several actors on one device are as meant"},
+        "--shared": {"action": "store_true", "help": "with --ray: several actors on one device are intended"},
         "--probe": {
             "action": "store_true",
             "help": "with --ray: start an actor on each free device, for the seconds that it takes to say which list it sees",

@@ -26,11 +26,11 @@ EXAMPLES = """\
   accelmetrics bundle fault.zip --backends nvidia       one vendor alone
   accelmetrics dump --replay fault.zip                  reads it as if it were the machine
 
-It holds what vendors' commands printed, the files below /sys, /proc and /dev that were read, what NVML answered, versions, what `doctor`
-says, and a few readings. Serial numbers, UUIDs, names of hosts, users and processes, and network addresses have stand-ins of the same form,
-the same for the same value everywhere. Nothing is sent anywhere: look into it before you do.
+The archive contains the output of vendors' commands, the files read below /sys, /proc and /dev, the answers of NVML, versions, the
+output of `doctor`, and a few readings. Serial numbers, UUIDs, names of hosts, users and processes, and network addresses are replaced by
+pseudonyms, always the same one for the same value. Nothing is sent anywhere. Look into the archive before you send it.
 
-Exit status: 1 where nothing was written, since nobody said yes or the file cannot be made; 2 for arguments that cannot be used."""
+Exit status: 1 if nothing was written, because nobody answered yes or the file cannot be made; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
         "file": {"metavar": "FILE", "type": settings.path.parse, "help": "the archive: a name that ends in .zip, .tar.gz or .tgz"},

@@ -16,8 +16,8 @@ EXAMPLES = """\
   accelmetrics completion zsh > "${fpath[1]}/_accelmetrics"
   accelmetrics completion tcsh > ~/.accelmetrics.csh      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
 
-Completed are commands, options and what they take: metrics and backends, in lists too (`--metrics core,gpu.3.te`), exporters, dialects,
-presets, files. In tcsh of metrics the presets alone. What other packages bring is known to a script that was made when they were there.
+The script completes commands, options and their values: metrics and backends, also in lists (`--metrics core,gpu.3.te`), exporters,
+dialects, presets, files. In tcsh it completes presets only, not metrics. It knows the plug-ins that were installed when it was made.
 
 It needs the extra: pip install 'accelmetrics[completion]'"""
 OPTIONS: arguments.Groups = {

@@ -32,9 +32,8 @@ EXAMPLES = """\
 
   accelmetrics doctor --check             # for Nagios, Icinga and Slurm's HealthCheckProgram
 
-Exit status: 0 whatever is found. With --strict, 1 when a device is there and cannot be read: one that the driver lists and
-that gives nothing, or one that the bus shows and whose driver does not open. With --check, 0 well, 1 warning, 2 critical,
-3 unknown: no accelerator is there, or it could not be found out."""
+Exit status: 0. With --strict, 1 if a device cannot be read: the driver lists it without values, or it is on the bus and its
+driver does not open. With --check, 0 well, 1 warning, 2 critical, 3 unknown: there is no accelerator, or its state is unknown."""
 OPTIONS: arguments.Groups = {
     "": {
         "--json": {"action": "store_true", "help": "print the findings as one JSON object"},

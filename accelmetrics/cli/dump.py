@@ -18,16 +18,16 @@ OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 
 EXAMPLES = """\
-  accelmetrics dump                              devices, and what is wrong
+  accelmetrics dump                              devices and problems
   accelmetrics dump --all                        every metric, in tables
-  accelmetrics dump temp powerWatts 'throttle.*' these, side by side
+  accelmetrics dump temp powerWatts 'throttle.*' some metrics of all devices, side by side
   accelmetrics dump --json | jq .metrics         one JSON document
   accelmetrics dump --json --indent 2            the same, indented
   accelmetrics dump --flat --gpus 0,2-3          the flat dict of some devices
   accelmetrics dump --interval 5 --output run.jsonl   a document every 5 s
   accelmetrics dump --csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
-  accelmetrics dump --replay bundle.zip          what that machine answered
+  accelmetrics dump --replay bundle.zip          the machine on which the bundle was made
   accelmetrics dump --keys nvidia-smi --csv      nvidia-smi's table, of any vendor
 
 formats:

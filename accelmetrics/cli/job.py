@@ -22,14 +22,14 @@ LOOK = 0.05
 """Seconds between two checks for the summary."""
 
 EXAMPLES = """\
-  accelmetrics job begin                           in Slurm's Prolog: write down which devices the job was given
-  accelmetrics job end >> /var/log/jobs.txt        in its Epilog: print what the job came to, and remove the file
+  accelmetrics job begin                           in Slurm's Prolog: record the devices of the job
+  accelmetrics job end >> /var/log/jobs.txt        in its Epilog: print the summary of the job, and remove the record
   accelmetrics job end --json
 
-`accelmetrics serve` reads the files: it tells Prometheus who holds which device, and measures the job. Where it does not run, there is
-no summary and nothing else is missing. The scripts are in deploy/slurm; docs/cluster.md says the rest.
+`accelmetrics serve` reads the records, reports the holder of each device to Prometheus, and measures the job. Without it there is no
+summary, and nothing else is missing. The scripts are in deploy/slurm, the documentation in docs/cluster.md.
 
-A Prolog that fails drains its node, so the exit status is 0 also when something went wrong: a line on standard error says what."""
+Errors are printed to standard error, but the exit status is 0, because Slurm drains a node whose Prolog fails."""
 OPTIONS: arguments.Groups = {
     "": {
         "action": {"choices": ("begin", "end"), "metavar": "begin|end", "help": "which of both it is"},

@@ -24,7 +24,7 @@ EXAMPLES = """\
   accelmetrics list --json | jq -r '.[].uuid'
   accelmetrics list --backends nvidia
   accelmetrics list --clocks                                which clocks each device can be set to
-  CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      those, with the numbers that a program has for them"""
+  CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      devices that a program sees, with its own numbers"""
 OPTIONS: arguments.Groups = {
     "": {
         "--clocks": {"action": "store_true", "help": "say which clocks each device can be set to"},

@@ -23,9 +23,9 @@ MEANING_INDENT = " " * 6
 EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
   accelmetrics metrics gpu.0.powerWatts             everything about one: sources, other names
-  accelmetrics metrics throttl                      those with this in their key, their other names or their meaning
-  accelmetrics metrics --preset core                what `--metrics core` has
-  accelmetrics metrics --backend amd --json         what a source gives, for programs"""
+  accelmetrics metrics throttl                      metrics with this text in their key, other names or meaning
+  accelmetrics metrics --preset core                the metrics of `--metrics core`
+  accelmetrics metrics --backend amd --json         the metrics of a source, as JSON"""
 OPTIONS: arguments.Groups = {
     "": {
         "key": {

@@ -22,11 +22,11 @@ EXAMPLES = """\
   accelmetrics ps --tree                      with the processes above them: shells, launchers, job steps
   accelmetrics ps --gpus 0-3 --json | jq -r '.processes[] | select(.user == "anna") | .pid'
 
-By device, then by memory; a MIG instance is a device of its own. IN is the container, the Kubernetes pod and the Slurm job and step
-that the process's cgroup names. ? is what cannot be read, and the lines below the table say why; - is none, or what the driver does
-not say. Only this command and its JSON have command lines: dump, serve and exporters have none.
+The order is by device, then by memory. A MIG instance is a separate device. IN is the container, the Kubernetes pod and the Slurm job
+and step in the process's cgroup. ? is unreadable, with the reason below the table; - is none, or not reported by the driver. Command
+lines are shown by this command only, and not by dump, serve and exporters.
 
-Exit status: 0 whatever is found; 2 for arguments that cannot be used."""
+Exit status: 0; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
         "--tree": {"action": "store_true", "help": "show the processes above them too, as a tree"},

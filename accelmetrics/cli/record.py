@@ -43,10 +43,10 @@ EXAMPLES = """\
   accelmetrics record --wandb-project training --wandb-run-name gpu-node-3
   accelmetrics record --summary-interval 60 --label team=vision --exporter otlp:http://collector:4317
 
-It runs until Ctrl-C or SIGTERM, delivers what is queued, and prints what the whole time came to.
+It runs until Ctrl-C or SIGTERM, then delivers queued records and prints a summary of the whole time.
 
-Exit status: 0 when it was stopped so; 1 when an exporter cannot be made, or something could not be delivered or printed (a line
-says what); 2 for arguments that cannot be used; 141 when the reader of its lines has gone."""
+Exit status: 0; 1 if an exporter cannot be made, or something could not be delivered or printed (a line says so); 2 for invalid
+arguments; 141 if the reader of its output has closed the pipe."""
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.LINES),
     "the readings": arguments.watching("record"),

@@ -24,17 +24,16 @@ EXAMPLES = """\
   accelmetrics report run.jsonl --format markdown > RUN.md  for a pull request or a report
   accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
   accelmetrics report node-*.jsonl --format json            several hosts together
-  accelmetrics report run.jsonl --by epoch --price 0.30EUR   a row for each epoch, with what it cost
-  accelmetrics report run.jsonl --price 2.5USD/h            what the devices cost by the hour
-  accelmetrics report old.jsonl --compare new.jsonl         two runs, and how sure their differences are
+  accelmetrics report run.jsonl --by epoch --price 0.30EUR   a row for each epoch, with its cost
+  accelmetrics report run.jsonl --price 2.5USD/h            the cost of renting the devices by the hour
+  accelmetrics report old.jsonl --compare new.jsonl         two runs, with the uncertainty of their differences
   accelmetrics report run.jsonl --shape gpu-stats           flat statistics of each GPU, as JSON
 
-Recordings are what the jsonl exporter and `accelmetrics dump --interval` write; closed files of the same name (rotated,
-compressed) are read with each. They may be given in any order, and twice. Means are weighted by time; a silence longer than
-three usual intervals is a gap, over which nothing is reckoned, and so is a clock that was set back. With --html or --plots nothing
-is printed unless --format asks for it.
+Recordings are files of the jsonl exporter and of `accelmetrics dump --interval`. Rotated and compressed files of the same name are read
+too. Their order does not matter, and duplicates count once. Means are weighted by time. More than three usual intervals without a
+reading, or a clock set back, is a gap, and nothing is computed across it. With --html or --plots nothing is printed without --format.
 
-Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments that cannot be used."""
+Exit status: 0; 1 if a file cannot be read or is not a recording; 2 for invalid arguments."""
 
 
 def price(text: str) -> Price:
@@ -82,7 +81,7 @@ OPTIONS: arguments.Groups = {
             "type": price,
             "action": "append",
             "metavar": "PRICE",
-            "help": "what a kilowatt-hour costs: 0.30 or 0.30EUR; and again for an hour of a device: 2.5USD/h",
+            "help": "price of a kilowatt-hour: 0.30 or 0.30EUR; a second one for an hour of a device: 2.5USD/h",
         },
         "--carbon": {"type": carbon, "metavar": "GRAMS", "help": "grams of CO2 equivalent that making a kilowatt-hour gives off"},
         "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},

@@ -59,17 +59,17 @@ EXAMPLES = """\
 
 paths:
   /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
-  /               the page, with --ui; /api/state, /api/history and /api/updates are what it reads (docs/page.md)
+  /               the page, with --ui; it reads /api/state, /api/history and /api/updates (docs/page.md)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
   /api/record     the same with findings, holders and labels; /api/summary: the node in a few numbers
-  /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
+  /-/healthy      200 while it answers;  /-/ready: 200 after the first reading, 503 before; both without a password
 
-The endpoint says nothing of a watched process, such as `cpu`, unless --pid names one.
+Metrics of a watched process, such as `cpu`, need --pid.
 
-SIGHUP reads the configuration file, certificates and passwords again, and ends nothing: what cannot be used leaves all as it was.
+SIGHUP reads the configuration file, certificates and passwords again. If they are invalid, nothing changes.
 
-It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
-line says how many); 2 for arguments that cannot be used."""
+It runs until Ctrl-C or SIGTERM. Exit status: 0; 1 if it cannot listen, or an exporter lost records (a line says how many); 2 for
+invalid arguments."""
 OPTIONS: arguments.Groups = {
     "the endpoint": {
         **arguments.flags(settings.ENDPOINT),

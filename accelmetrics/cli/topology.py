@@ -32,8 +32,8 @@ EXAMPLES = """\
   accelmetrics topology --json | jq -c '.topology.connections[] | [.between, .path, .link, .links]'
   accelmetrics dump --json --topology | jq .topology       the same, with a reading
 
-What PCIe has between two devices is read from the kernel, for every vendor: the same switch, host bridge, NUMA node. NVLink is what NVML
-says, XGMI what AMD's compute driver shows. Network cards with RDMA are told too."""
+The PCIe path between two devices comes from the kernel, for every vendor: the same switch, host bridge or NUMA node. NVLink comes
+from NVML, XGMI from AMD's compute driver. Network cards with RDMA are included."""
 OPTIONS: arguments.Groups = {
     "": {"--json": {"action": "store_true", "help": "print a JSON object: the parts of dump --json --topology that are about this"}},
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout", "--open-timeout", "--isolation"),

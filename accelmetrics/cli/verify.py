@@ -29,11 +29,11 @@ EXAMPLES = """\
   accelmetrics verify --json -- python train.py | jq '.counts'      under load, until the command ends
   accelmetrics verify --metrics core || echo "a value differs"
 
-Each value is asked for a second time in another way: NVIDIA's of nvidia-ml-py and nvidia-smi, AMD's and AWS's of each source that is not
-read here, the host's of psutil. It agrees when it lies between what the reference said before and after it, as far as both round.
-Rates, energy and traffic are compared over the whole span. A command that is watched prints on standard error.
+Each value is compared with a second source: NVIDIA's with nvidia-ml-py and nvidia-smi, AMD's and AWS's with their other sources, the
+host's with psutil. A value agrees if it is between the reference's values before and after it, within the rounding of both. Rates,
+energy and traffic are compared over the whole span. A watched command prints to standard error.
 
-Exit status: 1 where a value differs, else 0; 2 for arguments that cannot be used; 126 and 127 for a command that cannot be started."""
+Exit status: 1 if a value differs, else 0; 2 for invalid arguments; 126 and 127 for a command that cannot be started."""
 OPTIONS: arguments.Groups = {
     "": {
         "--span": {
