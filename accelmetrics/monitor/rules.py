@@ -171,7 +171,7 @@ def _is_number(value: object) -> bool:
 _XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
 _UNCORRECTED = ("uncorrectedEccErrors", "uncorrectedMemoryErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors")
 _TO_DRAIN = "Drain the node, reset the GPU, and have it replaced if the error returns."
-_COOL = "Check fans, air flow and inlet temperature, and what the devices beside it draw."
+_COOL = "Check fans, air flow and inlet temperature, and the power of the devices next to it."
 
 RULES: tuple[Rule, ...] = (
     # AWS HyperPod's health checks have the same limits: 80 °C for a warning, 85 °C for a critical finding.
@@ -299,7 +299,7 @@ RULES: tuple[Rule, ...] = (
         "the driver asks for a reset, a reboot or a drain of it, or answers that a reset is required",
         recovery_needed,
         "{words}",
-        "Drain the node and do what the driver asks: reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot.",
+        "Drain the node and follow the driver's request: reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot.",
         above=0,
     ),
     # The groups of codes follow NVIDIA's catalogue. Findings expire, unlike dcgm-exporter's gauge of the last code.
@@ -333,7 +333,7 @@ RULES: tuple[Rule, ...] = (
         "any other Xid error within the last {span:g} s, but those for corrected errors",
         recent_xids,
         "Xid {words}",
-        "Look the code up in NVIDIA's catalogue of Xid errors; look at the kernel's log for what came with it.",
+        "Look the code up in NVIDIA's catalogue of Xid errors; read the kernel's log around it.",
         above=0,
         needs=(("xidErrors",),),
         vendor="nvidia",
@@ -370,7 +370,7 @@ RULES: tuple[Rule, ...] = (
         "it cannot use the fabric of NVLink switches: a route is unhealthy, it has no partition, or it is configured wrongly",
         fabric_health,
         "NVLink fabric: {words}",
-        "Collective operations fail or hang: drain the node, and see what the fabric manager and its log say of the GPU.",
+        "Collective operations fail or hang: drain the node, and read the fabric manager's log about the GPU.",
         above=0,
         seconds=30,
         clear_seconds=60,
@@ -421,10 +421,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "device_missing",
         "critical",
-        "it is listed, or was, and gives nothing though it is not lost; or a source whose hardware is there is silent",
+        "it is listed, or was, and reports nothing although it is not lost; or a source is silent although its hardware is present",
         missing_devices,
         "gives nothing for {seconds:g} s ({words})",
-        "`accelmetrics doctor` says what the driver lacks.",
+        "`accelmetrics doctor` shows the driver's problem.",
         above=0,
         seconds=120,
         clear_seconds=60,
@@ -436,7 +436,7 @@ RULES: tuple[Rule, ...] = (
         "utilisation below {limit:g} %, while a job or pod holds it or {held_bytes:.0f} bytes of its memory are in use",
         idle_held,
         "utilisation below {limit:g} % for {seconds:g} s while it is held",
-        "End what holds the device, or find what the program waits for.",
+        "End the process that holds the device, or find out why the program waits.",
         below=2,
         clear=5,
         seconds=3600,
@@ -477,7 +477,7 @@ RULES: tuple[Rule, ...] = (
         "memory in use grows by more than {limit:g} % of it an hour, over {span:g} s and without pause, and would be full in {hours:g} h",
         memory_growth,
         "memory in use grows by {value:.1f} % of it an hour: full within {hours:g} h",
-        "Look for what the program keeps from step to step: losses with their graphs, lists of tensors, growing caches.",
+        "Look for data that the program keeps from step to step: losses with their graphs, lists of tensors, growing caches.",
         above=1,
         clear=0.2,
         needs=(MEMORY_PERCENT,),
@@ -527,7 +527,7 @@ RULES: tuple[Rule, ...] = (
         "warning",
         "the loss is above {limit:g} times the median of the {steps:g} before",
         loss_spike,
-        "loss is {value:.1f} times what it was",
+        "loss is {value:.1f} times its earlier value",
         "Look at the data of these steps; go back to a checkpoint if it does not come down.",
         above=10,
         clear=2,
@@ -569,7 +569,7 @@ RULES: tuple[Rule, ...] = (
         "steps at their usual pace are less than {limit:g} % of the last {span:g} s between steps",
         goodput,
         "steps take {value:.0f} % of the time, less than {limit:g} %",
-        "Look at what the rest goes to: loading data, evaluation, checkpoints, restarts.",
+        "Look at the rest of the time: loading data, evaluation, checkpoints, restarts.",
         below=50,
         clear=70,
         logged=ANY,
