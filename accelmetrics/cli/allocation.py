@@ -13,8 +13,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason, SourceError
-from accelmetrics.schemas.text import aligned, clipped, quantity, wrapped
-from accelmetrics.views.summaries import named
+from accelmetrics.schemas.text import aligned, clipped, consecutive, quantity, wrapped
 from accelmetrics.visibility.allocation import Allocation, AllocationFinding, allocation
 
 if TYPE_CHECKING:
@@ -230,4 +229,5 @@ def _laid_out(
 
 def _keys(keys: Sequence[str]) -> str:
     """Return device keys in the program's order, three or more consecutive ones as a range: ``gpu.0-3,gpu.6``."""
-    return re.sub(r" to [^,]*\.(\d+)", r"-\1", named(keys)).replace(", ", ",") or "none"
+    runs = consecutive(keys)
+    return ",".join(f"{run[0]}-{run[-1].rpartition('.')[2]}" if len(run) > 2 else ",".join(run) for run in runs) or "none"

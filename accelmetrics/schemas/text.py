@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import reprlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from math import copysign, floor, inf, nextafter
@@ -275,3 +275,16 @@ STATE_WORDS: Mapping[str, str] = {"ok": "ok", "warn": "warning", "bad": "critica
 SEVERITY_MARKS: Mapping[str, str] = {"critical": "X", "warning": "!", "info": ""}
 ASCII = str.maketrans({"°": "", "µ": "u", "…": "~", "–": "-", "—": "-", "│": "|", "·": "-", "²": "2", "×": "x"})
 """Replacements for characters on terminals without Unicode: ``64 °C`` is shown as ``64 C``."""
+
+
+def consecutive(keys: Iterable[str]) -> list[list[str]]:
+    """Return device keys in their order, in groups of consecutive numbers: ``gpu.0 gpu.1 npu.4`` are two groups. Duplicates count once."""
+    runs: list[list[str]] = []
+    for key in dict.fromkeys(keys):
+        head, _, number = key.rpartition(".")
+        before, _, last = runs[-1][-1].rpartition(".") if runs else ("", "", "")
+        if number.isdecimal() and last.isdecimal() and head == before and int(number) == int(last) + 1:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return runs

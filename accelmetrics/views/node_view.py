@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from accelmetrics._version import __version__
 from accelmetrics.schemas.errors import ADVICE, DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Findings, Holders, Record
+from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Finding, Findings, Holders, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.text import STATE_MARKS, counted, duration, in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
@@ -449,6 +449,14 @@ def node_view(
         findings=findings,
         absent={status.name: printable(status.detail) for status in snapshot.backends if status.status == "absent"},
     )
+
+
+def equal_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings grouped by severity, rule and message, so that several devices with the same problem are reported once."""
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        same.setdefault((finding.severity, finding.rule, finding.message), []).append(finding)
+    return list(same.values())
 
 
 def host_values(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, counted, energy, fixed, printable
+from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, consecutive, counted, energy, fixed, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -237,15 +237,7 @@ def _digits(part: str, scale: float) -> int:
 
 def named(keys: Sequence[str]) -> str:
     """Return the names of devices, with three or more consecutive ones as a range: ``gpu.0 to gpu.3, gpu.6``."""
-    runs: list[list[str]] = []
-    for key in dict.fromkeys(keys):
-        head, _, number = key.rpartition(".")
-        before, _, last = runs[-1][-1].rpartition(".") if runs else ("", "", "")
-        if number.isdecimal() and last.isdecimal() and head == before and int(number) == int(last) + 1:
-            runs[-1].append(key)
-        else:
-            runs.append([key])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in consecutive(keys))
 
 
 def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:

@@ -39,7 +39,7 @@ from accelmetrics.schemas.ring import History, Ring, Row
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
-from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
+from accelmetrics.views.node_view import NodeView, ProcessRow, equal_findings, node_view
 from accelmetrics.views.summaries import named
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD, MOST_PROGRAMS, training_key
 from accelmetrics.views.training import HOLDS, LEAST_HOLD, TRAINING_VALUES, TrainingSeries
@@ -766,10 +766,10 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
 
 def plain_page(view: NodeView) -> str:
     """Return the HTML page of a node for browsers without scripts. All texts are escaped."""
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for one in view.findings:
-        same.setdefault((one.severity, one.message, one.advice), []).append(one.key or "the run")
-    findings = [f"{severity}: {named(keys)}: {message}. {advice}" for (severity, message, advice), keys in same.items()]
+    findings = []
+    for one, *others in equal_findings(view.findings):
+        keys = named([same.key or "the run" for same in (one, *others)])
+        findings.append(f"{one.severity}: {keys}: {one.message}. {one.advice}")
     devices = [_device_cells(device) for device in view.devices]
     silent = []
     for source in view.silent:

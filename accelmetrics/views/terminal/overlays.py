@@ -10,7 +10,7 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import cells, duration, energy, memory, percent, printable, quantity, watts
 from accelmetrics.views.device_view import BY_NAME, GONE, GROUPS, STATE_OF, VALUES, DeviceView, MissingValue
-from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
+from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow, equal_findings
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
 from accelmetrics.views.terminal.graphs import Series, graph, line_graph, line_marks, points_across, series_role, top_of
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule
@@ -401,11 +401,8 @@ def alike(findings: Iterable[Finding]) -> list[Finding]:
 
     The key of a merged finding names its devices: ``gpu.0-3,7``, or ``gpu.0 and 23 more`` if the list is too wide.
     """
-    same: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings:
-        same.setdefault((finding.severity, finding.rule, finding.message), []).append(finding)
     told = []
-    for found in same.values():
+    for found in equal_findings(findings):
         keys = [one.key for one in found]
         words = device_words(keys)
         if cells(words) > MOST_KEYS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import GIB, STATE_MARKS, STATE_WORDS, bar, cells, duration, fixed, of_limit
+from accelmetrics.schemas.text import GIB, STATE_MARKS, STATE_WORDS, bar, cells, consecutive, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, Pane, by_number, filtered
@@ -512,10 +512,6 @@ def device_words(keys: Sequence[str]) -> str:
     numbers = [key.removeprefix("gpu.") for key in keys]
     if not all(number.isdecimal() for number in numbers):
         return ",".join(key.replace(".mig.", ".") for key in keys)
-    runs: list[list[int]] = []
-    for number in sorted(map(int, numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    runs = consecutive(f"gpu.{number}" for number in sorted(map(int, numbers)))
+    ends = ((run[0].removeprefix("gpu."), run[-1].removeprefix("gpu.")) for run in runs)
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in ends)
