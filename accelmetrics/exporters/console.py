@@ -61,6 +61,9 @@ class ConsoleExporter:
         self._live: Any = None
         self._table: RenderableType | None = None
         self._above: dict[str, StreamAbove] = {}  # by name in ``sys``
+        # Rich reads where the last picture began before it writes the next one: two threads that write at once overwrite lines.
+        # A signal handler that prints may interrupt a ``write``, so the lock is reentrant.
+        self._lock = threading.RLock()
         self.metrics = MetricSelection(metrics)
         if style not in STYLES:
             raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
@@ -82,7 +85,7 @@ class ConsoleExporter:
             for name in ("stdout", "stderr"):
                 before = getattr(sys, name)
                 if before is not None and before.isatty():
-                    self._above[name] = StreamAbove(before, live)
+                    self._above[name] = StreamAbove(before, live, self._lock)
                     setattr(sys, name, self._above[name])
 
     def export(self, record: Record) -> None:
@@ -91,8 +94,9 @@ class ConsoleExporter:
         if stream is None:  # a program without a console
             return
         if self._live is not None:
-            self._table = table(record.snapshot, width=self._live.console.width)
-            self._live.refresh()
+            with self._lock:
+                self._table = table(record.snapshot, width=self._live.console.width)
+                self._live.refresh()
             return
         text = line(record.snapshot, list(record.findings), columns_of(stream) or LINE)
         print(begin_line(stream) + text, file=stream, flush=True)
@@ -106,7 +110,8 @@ class ConsoleExporter:
             for name, above in self._above.items():
                 if getattr(sys, name) is above:
                     setattr(sys, name, above.stream)
-            self._live.stop()
+            with self._lock:
+                self._live.stop()
             self._live = None
             self._above.clear()
 
@@ -129,14 +134,14 @@ class StreamAbove:
     Args:
         stream: The replaced stream. All calls except writing are passed on to it.
         live: The table on the terminal.
+        lock: Held by whoever draws or prints on that terminal.
 
     Attributes:
         stream: The replaced stream.
     """
 
-    def __init__(self, stream: TextIO, live: Live) -> None:
-        self.stream, self._live, self._pid = stream, live, os.getpid()
-        self._lock = threading.RLock()  # a signal handler that prints may interrupt a ``write``
+    def __init__(self, stream: TextIO, live: Live, lock: threading.RLock) -> None:
+        self.stream, self._live, self._lock, self._pid = stream, live, lock, os.getpid()
         self._line = ""  # the unfinished line; a carriage return at its end means that later text overwrites it
 
     def write(self, text: str) -> int:
@@ -146,8 +151,8 @@ class StreamAbove:
         with self._lock:
             *lines, rest = (self._line + text).split("\n")
             self._line = rest.rstrip("\r").rpartition("\r")[2] + "\r" * rest.endswith("\r")
-        for line in lines:
-            self._live.console.print(_shown(line))
+            for line in lines:
+                self._live.console.print(_shown(line))
         return len(text)
 
     @property
@@ -160,7 +165,8 @@ class StreamAbove:
         if os.getpid() != self._pid:
             self.stream.flush()
         else:
-            self._live.refresh()
+            with self._lock:
+                self._live.refresh()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

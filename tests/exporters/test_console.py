@@ -28,9 +28,9 @@ import sys
 from accelmetrics import Monitor
 from tests.records import host, machine
 backend, pipe = machine(2), open(sys.argv[1], "rb", buffering=0)
-with Monitor(0.05, ["console:table"], backends=[backend, host()], timeout=30):
+with Monitor({interval}, ["console:table"], backends=[backend, host()], timeout=30):
     pipe.read(1)
-    {}
+    {middle}
     backend.device(0).set(gpu=12)
     pipe.read(1)
 print("after")
@@ -40,10 +40,10 @@ print("after")
 class Waiting(Terminal):
     """A program that shows the table on a terminal and waits twice to go on."""
 
-    def __init__(self, pipe: Path, middle: str = "pass") -> None:
+    def __init__(self, pipe: Path, middle: str = "pass", interval: float = 0.05) -> None:
         os.mkfifo(pipe)
         self._pipe = os.open(pipe, os.O_RDWR)
-        super().__init__([sys.executable, "-c", PROGRAM.format(middle), str(pipe)], environment())
+        super().__init__([sys.executable, "-c", PROGRAM.format(middle=middle, interval=interval), str(pipe)], environment())
 
     def go_on(self) -> None:
         os.write(self._pipe, b"!")
@@ -229,6 +229,20 @@ def test_a_progress_bar_stays_one_line_above_the_table(tmp_path: Path) -> None:
         assert sum("GPU0" in row for row in rows) == 1 and rows[-1] == "after"
 
 
+def test_lines_of_a_program_and_pictures_of_the_ticker_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    """Both move the cursor back to where the last picture began, from two threads."""
+    prints = """
+    for number in range(300):
+        sys.stdout.write(f"line {number}")
+        sys.stdout.flush()
+        sys.stdout.write("\\n")"""
+    terminal = Waiting(tmp_path / "pipe", prints, interval=0.01)
+    with terminal:
+        terminal.through()
+        rows = [row for row in terminal.everything if row]
+        assert rows[:300] == [f"line {number}" for number in range(300)]
+
+
 def test_children_of_a_fork_and_signal_handlers_print_too(tmp_path: Path) -> None:
     """Even if a thread was printing at the fork, as with workers of a data loader, or the handler interrupts a print."""
     prints = """
@@ -261,7 +275,7 @@ def test_standard_error_in_a_file_stays_there(tmp_path: Path) -> None:
     pipe, path = tmp_path / "pipe", tmp_path / "errors"
     os.mkfifo(pipe)
     writing = os.open(pipe, os.O_RDWR)
-    command = [sys.executable, "-c", program.format("print('in the file', file=sys.stderr)"), str(pipe)]
+    command = [sys.executable, "-c", program.format(middle="print('in the file', file=sys.stderr)", interval=0.05), str(pipe)]
     with path.open("w") as errors, Terminal(command, environment(), stderr=errors) as terminal:
         terminal.until(r"GPU0 .* 86 %")
         os.write(writing, b"!!")
