@@ -26,8 +26,8 @@ MEMBER = """
     lease = lease_of(Path(sys.argv[1]))
     elected = threading.Event()
     def lead():
-        elected.set()
         tell("leads", os.getpid())
+        elected.set()
     lease.join(lead)
     tell("joined", lease.leader is not None)
 """
