@@ -44,14 +44,14 @@ def test_all_is_well(node: Node) -> None:
 
 def test_what_is_merely_to_be_reset_is_a_warning(node: Node) -> None:
     node.nvidia.gpu[1].set(remapped_pending=1)
-    assert node.check() == (1, "WARNING: gpu.1: memory rows wait to be replaced by spare ones")
+    assert node.check() == (1, "WARNING: gpu.1: memory rows will be replaced by spare rows at the next reset")
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"ecc_uncorrected_volatile": {2: 3}}, "gpu.1: errors that could not be corrected: 3"),
-        ({"remapped_failure": 1}, "gpu.1: a memory row could not be replaced by a spare one"),
+        ({"ecc_uncorrected_volatile": {2: 3}}, "gpu.1: uncorrected errors: 3"),
+        ({"remapped_failure": 1}, "gpu.1: a memory row could not be replaced by a spare row"),
     ],
 )
 def test_what_speaks_against_the_hardware_is_critical(node: Node, values: dict[str, int], words: str) -> None:
@@ -60,7 +60,7 @@ def test_what_speaks_against_the_hardware_is_critical(node: Node, values: dict[s
     status, line = node.check()
     assert status == 2
     assert line.startswith(f"CRITICAL: {words}"), line
-    assert line.endswith("; gpu.0: memory rows wait to be replaced by spare ones"), "the gravest first"
+    assert line.endswith("; gpu.0: memory rows will be replaced by spare rows at the next reset"), "the gravest first"
 
 
 def test_a_device_that_has_fallen_off_the_bus_is_critical(node: Node) -> None:

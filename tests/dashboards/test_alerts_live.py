@@ -159,7 +159,7 @@ def test_what_is_said_can_be_read(made: Watched) -> None:
     node = made.site.node
     assert texts["AccelOverheating", "gpu.1"] == f"{node} gpu.1: 88 °C"
     assert texts["AccelXidCritical", "gpu.1"] == f"{node} gpu.1: Xid 79"
-    assert texts["AccelUncorrectableEcc", "gpu.1"] == f"{node} gpu.1: 2 memory errors that could not be corrected"
+    assert texts["AccelUncorrectableEcc", "gpu.1"] == f"{node} gpu.1: 2 uncorrected memory errors"
     assert texts["AccelUncorrectableEcc", ""].startswith(f"{node} Neuron device 0: ")
     assert texts["AccelFleetUnhealthy", ""] == f"{NODE}: 87.5% of the devices answer"
     assert not [text for text in texts.values() if "<" in text or "%!" in text]

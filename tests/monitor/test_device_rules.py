@@ -139,7 +139,7 @@ def test_errors_anywhere_on_the_chip_count_like_those_of_its_memory(counter: str
         ({"fabricHealth.incorrectConfiguration": 4}, "fabric_unhealthy", "no partition"),
         ({"fabricHealthSummary": 2}, "fabric_unhealthy", "unhealthy"),
         ({"fabricHealthSummary": 2, "fabricHealth.routeRecovery": 1}, "fabric_unhealthy", "a route is being recovered"),
-        ({"fabricHealth.degradedBandwidth": 1, "fabricHealthSummary": 3}, "fabric_degraded", "less than the full bandwidth"),
+        ({"fabricHealth.degradedBandwidth": 1, "fabricHealthSummary": 3}, "fabric_degraded", "less than its full bandwidth"),
     ],
 )
 def test_the_fabric_s_health(values: dict[str, float], rule: str, words: str) -> None:
