@@ -95,7 +95,8 @@ def screen(snapshot: Snapshot, width: int) -> str:
         # Only the name is cut: every other column holds numbers or a short word.
         excess = sum(max(map(cells, column)) for column in zip(*rows, strict=True)) + GAP * (len(HEADINGS) - 1) - width
         name = max(SHORTEST_NAME, max(cells(row[2]) for row in rows) - max(0, excess))
-        parts.append([clipped(line, width) for line in _lines([(*row[:2], clipped(row[2], name), *row[3:]) for row in rows])])
+        cut = [(*row[:2], clipped(row[2], name), *row[3:]) for row in rows]
+        parts.append([clipped(line, width) for line in aligned(cut, numeric=True, left=LEFT)])
     else:
         pairs = ((name, ending, value) for ending in HOST_WORDS for name, value in host.items() if name.endswith(ending))
         words = [(name.removesuffix(ending).replace("_", " "), HOST_WORDS[ending](value)) for name, ending, value in pairs]
@@ -143,17 +144,6 @@ def _device_cells(view: NodeView, device: DeviceView) -> tuple[str, ...]:
         listed,
         device.word,
     )
-
-
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of the table of devices, with words aligned left and numbers aligned right."""
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padded = [(cell, " " * (width - cells(cell))) for cell, width in zip(row, widths, strict=True)]
-        texts = (cell + space if place in LEFT else space + cell for place, (cell, space) in enumerate(padded))
-        lines.append((" " * GAP).join(texts).rstrip())
-    return lines
 
 
 def chosen(snapshot: Snapshot, width: int) -> str:

@@ -10,15 +10,16 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, say
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.snapshot import Snapshot, plain
-from accelmetrics.schemas.text import aligned, cells, clipped, printable, quantity
+from accelmetrics.schemas.text import aligned, cells, clipped, hanging, printable, quantity
 from accelmetrics.schemas.topology import SupportedClocks
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 SPARED = ("DRIVER", "VENDOR", "PCI")
 """Columns that a narrow screen omits, in this order."""
 MOST_CLOCKS_SHOWN = 8
-NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."
-NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected."
+NONE_VISIBLE = "No device is visible: check CUDA_VISIBLE_DEVICES, or leave out --visible."
+NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and how to fix what is missing."
+NUMBERS_UNKNOWN = "The program's device numbers are unknown: `accelmetrics allocation` says why."
 EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
@@ -50,7 +51,7 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(table(snapshot, bool(options.visible), out.width))
         if clocks:
             out.write("\n" + "\n".join(printable(line) for key, found in clocks.items() for line in clock_lines(key, found)) + "\n")
-    say_what_is_missing(snapshot, bool(options.visible))
+    say_what_is_missing(snapshot, bool(options.visible), out.width)
     return 0
 
 
@@ -71,20 +72,21 @@ def _range(clocks: Sequence[int]) -> str:
     return f"{clocks[-1]} to {clocks[0]} MHz ({len(clocks)} steps)"
 
 
-def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:
+def say_what_is_missing(snapshot: Snapshot, visible: bool, width: int) -> None:
     """Report on standard error which sources fail, and that no device was found.
 
     Args:
         snapshot: The reading.
         visible: Whether only the devices that a program sees were requested.
+        width: Columns of the screen.
     """
-    for status in snapshot.backends:
-        if status.status in {"failed", "timed_out", "degraded"}:
-            say(f"{status.name}: {status.detail}")
+    messages = [f"{one.name}: {one.detail}" for one in snapshot.backends if one.status in {"failed", "timed_out", "degraded"}]
     if visible and any(device.visible_index is None for device in snapshot.devices):
-        say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
+        messages.append(NUMBERS_UNKNOWN)
     if not snapshot.identities:
-        say(NONE_VISIBLE if visible else NONE_FOUND)
+        messages.append(NONE_VISIBLE if visible else NONE_FOUND)
+    for message in messages:
+        say("\n".join(hanging(message, width)))
 
 
 def table(snapshot: Snapshot, visible: bool = False, width: int = PLAIN_WIDTH) -> str:

@@ -49,7 +49,7 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(found.to_json(2 if out.terminal else None) + "\n")
     elif snapshot.identities:
         out.write(render(found, options.tree, out.width if out.terminal else None))
-    say_what_is_missing(snapshot, bool(options.visible))
+    say_what_is_missing(snapshot, bool(options.visible), out.width)
     return 0
 
 

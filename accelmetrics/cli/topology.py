@@ -52,7 +52,7 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(to_text({part: whole[part] for part in PARTS}, 2 if out.terminal else None, "topology") + "\n")
     elif snapshot.identities and snapshot.topology is not None:
         out.write(render(snapshot.identities, snapshot.topology, out.width if out.terminal else PLAIN_WIDTH))
-    say_what_is_missing(snapshot, bool(options.visible))
+    say_what_is_missing(snapshot, bool(options.visible), out.width)
     return 0
 
 

@@ -13,15 +13,17 @@ from queue import SimpleQueue
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import checked
-from accelmetrics.cli.output import PLAIN_WIDTH, SHOWN, Stdout
+from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.limits import MAX_SECONDS
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.text import aligned, clipped, counted, printable, quantity, wrapped
+from accelmetrics.schemas.text import clipped, counted, fitted, hanging, printable, quantity, wrapped
 from accelmetrics.visibility.verify import AGREES, DEVICES, DIFFERS, NO_REFERENCE, Comparison, Verification, verify
 
 DEFAULT_SPAN = 5.0
+UNBROKEN = 24
+"""Columns of the longest word in the table that is never broken."""
 HEAD = ("DEVICE", "METRIC", "OURS", "REFERENCE", "BY", "RESULT")
 EXAMPLES = """\
   accelmetrics verify
@@ -51,15 +53,15 @@ OPTIONS: arguments.Groups = {
 def run(options: Namespace, out: Stdout) -> int:
     """Compare and print the results. Return 1 if a value differs."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    found = _beside(command, options) if command else verify(options.span or DEFAULT_SPAN, **arguments.reading(options))
+    found = _during(command, options) if command else verify(options.span or DEFAULT_SPAN, **arguments.reading(options))
     if options.json:
         out.write(json.dumps(found.to_dict(), indent=2 if out.terminal else None) + "\n")
     else:
-        out.write(render(found, shlex.join(command), out.width if out.terminal else None))
+        out.write(render(found, shlex.join(command), out.width))
     return int(found.counts[DIFFERS] > 0)
 
 
-def _beside(command: Sequence[str], options: Namespace) -> Verification:
+def _during(command: Sequence[str], options: Namespace) -> Verification:
     """Compare while a command runs.
 
     The comparison runs on a thread: the main thread forwards signals to the command and waits for its end.
@@ -84,22 +86,26 @@ def _beside(command: Sequence[str], options: Namespace) -> Verification:
     return outcome.value
 
 
-def render(found: Verification, command: str = "", width: int | None = None) -> str:
+def render(found: Verification, command: str, width: int) -> str:
     """Return the results as text: compared values, values without a reference, the references, and the counts.
 
     Args:
         found: The comparisons.
         command: The command that ran meanwhile; empty for none.
-        width: Columns of the screen; None to cut nothing.
+        width: Columns of the screen.
     """
     rows = [row for result in (AGREES, DIFFERS) for row in _rows([one for one in found.comparisons if one.result == result])]
     asked = (f"{one.name} was asked about {one.backend}: {one.problem or counted(one.answers, 'answer')}" for one in found.references)
     counts = found.counts
     words = f"{counts[AGREES]} agree, {counts[DIFFERS]} differ, {counts[NO_REFERENCE]} have no reference"
-    title = f"{words}; compared for {found.seconds:.0f} s" + (f" beside {clipped(command, SHOWN)}" if command else "")
-    table = [line if width is None else clipped(line, width) for line in (aligned([HEAD, *rows]) if rows else [])]
-    missing = [line for words in _without(found.comparisons) for line in wrapped(words, width or PLAIN_WIDTH, "  ")]
-    parts = (table, ["no reference:", *missing] if missing else [], [printable(line) for line in asked], [printable(title)])
+    title = f"{words}; compared for {found.seconds:.0f} s" + (f" beside {command}" if command else "")
+    missing = [line for words in _without(found.comparisons) for line in wrapped(words, width, "  ")]
+    parts = (
+        fitted([HEAD, *rows], width, unbroken=UNBROKEN) if rows else [],
+        ["no reference:", *missing] if missing else [],
+        [line for words in asked for line in hanging(words, width)],
+        [clipped(printable(title), width)],
+    )
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -124,20 +130,14 @@ def _rows(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
         by_key.setdefault(one.key, []).append(one)
     for key, alike in by_key.items():
         # References that differ, or are missing, have different values or reasons, so each has a row.
-        shared = [alike] if alike[0].result == AGREES else [[one] for one in alike]
-        for group in shared:
-            yield _row(key, group)
-
-
-def _row(key: str, group: Sequence[Comparison]) -> tuple[str, ...]:
-    first = group[0]
-    ours = "-" if first.ours is None else quantity(first.ours, first.unit)
-    said = "-"
-    if first.low is not None and first.high is not None:
-        low, high = quantity(first.low, first.unit), quantity(first.high, first.unit)
-        said = low if low == high else f"{low} to {high}"
-    result = first.result + (f" ({first.detail})" if first.detail else "")
-    return *_place(key), ours, said, ", ".join(one.reference for one in group) or "-", result
+        for group in [alike] if alike[0].result == AGREES else [[one] for one in alike]:
+            first, answer = group[0], "-"
+            ours = "-" if first.ours is None else quantity(first.ours, first.unit)
+            if first.low is not None and first.high is not None:
+                low, high = quantity(first.low, first.unit), quantity(first.high, first.unit)
+                answer = low if low == high else f"{low} to {high}"
+            result = first.result + (f" ({first.detail})" if first.detail else "")
+            yield *_place(key), ours, answer, ", ".join(one.reference for one in group) or "-", result
 
 
 def _place(key: str) -> tuple[str, str]:

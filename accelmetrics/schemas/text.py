@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import reprlib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from math import copysign, floor, inf, nextafter
@@ -88,12 +88,12 @@ def clipped(text: str, width: int) -> str:
     return text  # only combining characters remained
 
 
-def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Return a text as indented lines of at most ``width`` columns. Only a longer word is longer. See ``printable``."""
+def wrapped(text: str, width: int, indent: str, breaks: bool = False) -> list[str]:
+    """Return a text as indented lines of at most ``width`` columns. A longer word is longer, or broken. See ``printable``."""
     import textwrap
 
     words = printable(" ".join(text.split()))
-    return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=breaks, break_on_hyphens=False)
 
 
 def hanging(text: str, width: int) -> list[str]:
@@ -102,28 +102,36 @@ def hanging(text: str, width: int) -> list[str]:
     return [first, *(f"  {line}" for line in rest)]
 
 
-def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False, left: Container[int] = (0,)) -> list[str]:
     """Return rows as lines with aligned columns. See ``printable`` for the cells.
 
     Args:
         rows: The cells; all rows have the same number.
         indent: A prefix of each row.
-        numeric: Whether all columns but the first are right-aligned.
+        numeric: Whether columns are right-aligned.
+        left: Indices of the columns that are left-aligned all the same.
     """
     columns = []
     for place, found in enumerate(zip(*rows, strict=True)):
         column = list(map(printable, found))
         widest = max(map(cells, column))
         padded = ((cell, " " * (widest - cells(cell))) for cell in column)
-        columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
+        columns.append([space + cell if numeric and place not in left else cell + space for cell, space in padded])
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
 
 
-def fitted(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> list[str]:
-    """Return rows as ``aligned`` does, within so many columns: the widest cells go on below. A word is never broken."""
+def fitted(rows: Sequence[Sequence[str]], width: int, indent: str = "", unbroken: float = inf) -> list[str]:
+    """Return rows as ``aligned`` does, within so many columns: the widest cells go on below.
+
+    Args:
+        rows: The cells; all rows have the same number.
+        width: Columns of the screen.
+        indent: A prefix of each row.
+        unbroken: Columns of the longest word that is never broken.
+    """
     columns = list(zip(*rows, strict=True))
     widths = [max(map(cells, column)) for column in columns]
-    least = [max((cells(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    least = [max((min(cells(word), unbroken) for cell in column for word in cell.split()), default=0) for column in columns]
     while sum(widths) + GAP * (len(widths) - 1) + len(indent) > width:
         places = [place for place, longest in enumerate(least) if widths[place] > longest]
         if not places:
@@ -131,7 +139,7 @@ def fitted(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> list[
         widths[max(places, key=widths.__getitem__)] -= 1
     lines: list[tuple[str, ...]] = []
     for row in rows:
-        parts = (wrapped(cell, most, "") if cells(cell) > most else [cell] for cell, most in zip(row, widths, strict=True))
+        parts = (wrapped(cell, most, "", breaks=True) if cells(cell) > most else [cell] for cell, most in zip(row, widths, strict=True))
         lines += zip_longest(*parts, fillvalue="")
     return aligned(lines, indent)
 

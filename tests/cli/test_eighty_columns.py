@@ -71,11 +71,14 @@ def machine() -> Iterator[dict[str, str]]:
         "exporters",
         "dialects",
         "config",
+        "verify --span 0.1",
     ],
 )
 def test_what_a_command_prints_is_not_wider(command: str, machine: dict[str, str]) -> None:
+    """On standard output, and the problems on standard error."""
     name, *more = command.split()
-    read = ["--backends", "nvidia,host"] if name in ("dump", "list", "ps", "topology", "allocation", "doctor") else []
+    read = ["--backends", "nvidia,host"] if name in ("dump", "list", "ps", "topology", "allocation", "doctor", "verify") else []
     done = call(name, *more, *read, env={key: value for key, value in machine.items() if key != "COLUMNS"})
     assert done.stdout
-    assert [line for line in done.stdout.splitlines() if cells(line) > COLUMNS] == []
+    assert [line for line in (done.stdout + done.stderr).splitlines() if cells(line) > COLUMNS] == []
+    assert ("gpu.5" in done.stderr) == (name in ("list", "ps", "topology"))
