@@ -106,7 +106,7 @@ def _sample(scale: Scale, gpus: int, processes: int = 0, step: float = 0.0) -> f
     with NvmlSimulator(gpus) as simulator:
         for gpu in range(gpus):
             simulator.processes(gpu, [Process(FIRST_PID + number, used=1 << 20) for number in range(processes)])
-        return float(run(simulator, "reading", "sampler", max(5, scale.readings // 4), max(2, scale.turns // 4), step, "free")["ours"])
+        return float(run(simulator, "reading", "sampler", max(40, scale.readings // 4), max(4, scale.turns // 4), step, "free")["ours"])
 
 
 def vendors(scale: Scale) -> Iterator[Row]:
