@@ -13,7 +13,7 @@ from typing import Any
 
 from accelerate import tracking
 
-from accelmetrics.integrations.training import TrainingRun, WithRun
+from accelmetrics.integrations.training import TrainingRun, WithRun, contained
 
 NAME = "accelmetrics"
 """The name of the tracker in ``log_with`` and ``init_kwargs``."""
@@ -51,15 +51,9 @@ class DeviceTracker(WithRun, tracking.GeneralTracker):
         """Start the training run. ``init_trackers`` calls this."""
         self._hook.begin()
 
+    @contained
     def log(self, values: dict[str, Any], step: int | None = None, **unused: Any) -> None:
         """Log the numbers of a row as a step, and add the devices' values since the previous row to ``values``."""
-        self._hook.contain(self._add, values, step)
-
-    def finish(self) -> None:
-        """End the training run. ``end_training`` calls this."""
-        self._hook.end()
-
-    def _add(self, values: dict[str, Any], step: int | None) -> None:
         for name in self._row:
             values.pop(name, None)  # a program may log the same dictionary again, with our previous row in it
         self._hook.note(step, values)
@@ -68,6 +62,10 @@ class DeviceTracker(WithRun, tracking.GeneralTracker):
             self._row = self._hook.row()
             values.update(self._row)
         self._step = step
+
+    def finish(self) -> None:
+        """End the training run. ``end_training`` calls this."""
+        self._hook.end()
 
 
 if NAME not in tracking.LOGGER_TYPE_TO_CLASS and hasattr(tracking, "register_tracker_class"):

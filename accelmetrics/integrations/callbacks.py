@@ -34,7 +34,7 @@ class TrainingMonitorCallback:
 
     def __init__(self, monitor: Monitor | TrainingRun) -> None:
         if not isinstance(monitor, (Monitor, TrainingRun)):
-            raise InvalidOptionError(f"{shown(monitor)} is no monitor: pass accelmetrics.Monitor(...) or accelmetrics.training(...)")
+            raise InvalidOptionError(f"{shown(monitor)} is not a monitor: pass accelmetrics.Monitor(...) or accelmetrics.training(...)")
         self.run = monitor if isinstance(monitor, TrainingRun) else TrainingRun(monitor)
         self._step_start: float | None = None
 
@@ -92,7 +92,7 @@ class GPUMonitoringCallback(TrainingMonitorCallback):
         row: The last row, as :meth:`TrainingRun.row` returns it. Empty before the first one.
 
     Raises:
-        InvalidOptionError: ``gpu_monitor`` is no monitor, or the interval is below 1.
+        InvalidOptionError: ``gpu_monitor`` is not a monitor, or the interval is below 1.
     """
 
     def __new__(cls, *_: object, **__: object) -> GPUMonitoringCallback:
@@ -108,7 +108,7 @@ class GPUMonitoringCallback(TrainingMonitorCallback):
     def __init__(self, gpu_monitor: Monitor | TrainingRun, log_interval: int = 10) -> None:
         super().__init__(gpu_monitor)
         if log_interval < 1:
-            raise InvalidOptionError(f"log_interval is {log_interval!r}: it must be a number of steps from 1 up")
+            raise InvalidOptionError(f"log_interval is {log_interval!r}: it must be at least 1")
         self.row: dict[str, float] = {}
         self._log_interval = log_interval
         self._steps = 0

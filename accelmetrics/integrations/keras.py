@@ -59,15 +59,8 @@ class DeviceMonitor(WithRun, keras.callbacks.Callback):
     @contained
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the devices' values since the previous row to the epoch's logs."""
-        if logs is not None:
-            self._add(logs)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """End the training run."""
-        self._hook.end()
-
-    def _add(self, logs: dict[str, Any]) -> None:
-        """Add a row to ``logs``."""
+        if logs is None:
+            return
         # CSVLogger and the history are tables, so each epoch needs the same names. A missing number is NaN, also in earlier epochs.
         row = self._hook.row()
         history = getattr(getattr(self.model, "history", None), "history", {})
@@ -76,3 +69,7 @@ class DeviceMonitor(WithRun, keras.callbacks.Callback):
             history.setdefault(name, [nan] * epochs)
         self._names.update(dict.fromkeys(row, nan))
         logs.update(self._names | row)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """End the training run."""
+        self._hook.end()

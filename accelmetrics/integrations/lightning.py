@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from accelmetrics.integrations.training import TrainingRun, WithRun
+from accelmetrics.integrations.training import TrainingRun, WithRun, contained
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two package names of the framework. Each accepts only callbacks of its own class."""
@@ -61,23 +61,13 @@ class DeviceMonitor(WithRun, Callback):
         self._hook.contain(self._place, trainer)
         self._hook.begin()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log a step, and a row if the trainer logs one at this step."""
-        self._hook.contain(self._after_batch, trainer, pl_module, outputs)
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the training run, since the trainer does not call ``teardown`` after an exception."""
-        self._hook.end()
-
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """End the training run."""
-        self._hook.end()
-
     def _place(self, trainer: Any) -> None:
         if trainer.world_size > 1:  # the trainer may start the other processes itself, after this callback was created
             self._hook.place(trainer.global_rank)
 
-    def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
+    @contained
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log a step, and a row if the trainer logs one at this step."""
         # The step under which the trainer's loggers log this batch. It is private in Lightning; without it, the optimizer's step is used.
         counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
         step = int(max(0, trainer.global_step - 1) if counted is None else counted)
@@ -94,6 +84,14 @@ class DeviceMonitor(WithRun, Callback):
             for logger in trainer.loggers:
                 self._hook.contain(logger.log_metrics, dict(row), step)
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the training run, since the trainer does not call ``teardown`` after an exception."""
+        self._hook.end()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End the training run."""
+        self._hook.end()
+
 
 class AddedMonitor(DeviceMonitor):
     """The callback added by ``ACCELMETRICS_LIGHTNING=1``. It is inactive if the program has its own."""
@@ -102,7 +100,8 @@ class AddedMonitor(DeviceMonitor):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start the training run, unless the trainer has a monitor of the program."""
-        self._hook.contain(self._find_other_monitor, trainer)
+        others = [callback for callback in getattr(trainer, "callbacks", ()) if isinstance(callback, DeviceMonitor)]
+        self._inactive = not all(isinstance(callback, AddedMonitor) for callback in others)
         if not self._inactive:
             super().setup(trainer, pl_module, stage)
 
@@ -110,8 +109,3 @@ class AddedMonitor(DeviceMonitor):
         """Log a step and a row, unless the trainer has a monitor of the program."""
         if not self._inactive:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    def _find_other_monitor(self, trainer: Any) -> None:
-        self._inactive = any(
-            isinstance(callback, DeviceMonitor) and not isinstance(callback, AddedMonitor) for callback in trainer.callbacks
-        )

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
@@ -32,8 +32,8 @@ from accelmetrics.integrations.training import (
     headed,
     measured,
     named,
+    report_unused,
     row_choice,
-    tell_unused,
     training,
 )
 from accelmetrics.sampling.threads import Flag, begin
@@ -42,6 +42,8 @@ from accelmetrics.schemas.selection import MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.statistics import CounterJudge, WindowAggregator
 from accelmetrics.schemas.text import clipped
+
+T = TypeVar("T")
 
 NAME = "accelmetrics-"
 """Prefix of an actor's name. The id of its node follows."""
@@ -201,7 +203,7 @@ class Fleet:
             thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
             failure = begin(thread).failure
             if failure is not None:
-                self._warn("thread", f"no thread is to be had: {failure.detail}")
+                self._warn("thread", f"no thread can be started: {failure.detail}")
                 return self
             self._thread = thread
             atexit.register(self.close)  # runs before Ray's own exit handler, so that our thread does not call Ray while it ends
@@ -241,12 +243,9 @@ class Fleet:
             unused: Not used. Further arguments are reported once.
             unknown: Not used.
         """
-        tell_unused(self._warn, unused, unknown)
+        report_unused(self._warn, unused, unknown)
         found = self._run.row(prefix, keys, stats) if self._run is not None else {}
-        made = guarded(self._rows, prefix, keys, stats)
-        if made.failure is not None:
-            self._warn("row", f"row failed: {made.failure.detail}")
-        return {**found, **(made.value or {})}
+        return {**found, **(self._contain("row", self._rows, prefix, keys, stats) or {})}
 
     def __repr__(self) -> str:
         nodes = self.nodes
@@ -267,7 +266,7 @@ class Fleet:
         while not ended.is_set():
             began = time.monotonic()
             if not ray.is_initialized():  # most calls of Ray would start a new cluster
-                self._warn.user("ray", "Ray is not connected: rows come when ray.init() was called")
+                self._warn.user("ray", "Ray is not connected: rows are empty until ray.init() is called")
             else:
                 if began >= scanned + RESCAN:
                     scanned = began
@@ -336,10 +335,11 @@ class Fleet:
                 node.actor, node.made = maker.remote(self._interval, self._options), True
         node.pending, node.asked_at = node.actor.rows.remote(*node.read), now
 
-    def _contain(self, what: str, call: Callable[..., object], *arguments: object) -> None:
+    def _contain(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
         outcome = guarded(call, *arguments)
         if outcome.failure is not None:
-            self._warn(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
+            self._warn(f"{what} {type(outcome.error)}", f"{what} failed: {outcome.failure.detail}")
+        return outcome.value
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,24 +33,24 @@ class ModelWatch:
         every: Optimizer steps between two measurements. The first step is measured.
         modules: Patterns for names of modules. Of nested modules, the outer one is measured.
         prefix: The prefix of the names.
-        tell: Called for each problem, with an identifier of the problem and a message.
+        report: Called for each problem, with an identifier of the problem and a message.
 
     Raises:
         InvalidOptionError: ``model`` is no module, or ``every`` is no whole number of steps.
     """
 
-    def __init__(self, model: Any, every: int, modules: Iterable[str], prefix: str, tell: Callable[[object, str], object]) -> None:
+    def __init__(self, model: Any, every: int, modules: Iterable[str], prefix: str, report: Callable[[object, str], object]) -> None:
         if not isinstance(model, torch.nn.Module):
             raise InvalidOptionError("watch takes a torch.nn.Module")
         if type(every) is not int or every < 1:
             raise InvalidOptionError(f"every is {every!r}: it must be a whole number of steps above 0")
         patterns = [modules] if isinstance(modules, str) else list(modules)
-        self._report, self._every, self._prefix = tell, every, f"{prefix.rstrip('/')}/"
+        self._report, self._every, self._prefix = report, every, f"{prefix.rstrip('/')}/"
         self._model = weakref.ref(model)
         self._parameters = {id(parameter) for parameter in model.parameters()}
         chosen = list(islice(_outermost(model, patterns), MOST_MODULES + 1))
         if len(chosen) > MOST_MODULES:
-            tell("modules", f"watch: the first {MOST_MODULES} of the modules that match are watched")
+            report("modules", f"watch: too many modules match: only the first {MOST_MODULES} are measured")
         self._modules = chosen[:MOST_MODULES]
         self._optimizer: Callable[[], Any] | None = None
         self._steps = 0
@@ -104,7 +104,7 @@ class ModelWatch:
         for parameter in model.parameters():
             weight, gradient = _norm(parameter), None if parameter.grad is None else _norm(parameter.grad)
             if weight is None:
-                self._report("parts", "watch: parameters that are spread over ranks, or have no values here, are left out of norms")
+                self._report("parts", "watch: norms exclude parameters that are sharded over ranks or have no values in this process")
             if gradient is not None and scale is not None:
                 gradient = gradient / scale.to(gradient.device)
             norms[id(parameter)] = gradient, weight
@@ -152,7 +152,7 @@ class ModelWatch:
             with torch.no_grad():
                 outcome = guarded(look, output)
             if outcome.failure is not None:
-                self._report(("watch", name), f"watch: what {name} puts out: {outcome.failure.detail}")
+                self._report(("watch", name), f"watch: the output of {name} cannot be measured: {outcome.failure.detail}")
 
         return hook
 

@@ -51,8 +51,8 @@ READINGS = "readings"
 STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
 DEFAULT_PREFIX = "system/"
 # Bound for keys and statistics of a row: an iterable from the program may be endless.
-MOST_ASKED = 1000
-MOST_TOLD = 10
+MOST_ITEMS = 1000
+MOST_NAMES = 10
 """Names of unknown arguments in a message."""
 
 # Characters that trackers do not accept in a name.
@@ -62,63 +62,61 @@ _REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
 RowChoice = Callable[[MetricChoice, Iterable[str]], tuple[MetricSelection, Sequence[str]]]
 
 
-def row_choice(tell: Callable[[object, str], object]) -> RowChoice:
+def row_choice(report: Callable[[object, str], object]) -> RowChoice:
     """Return a function that checks the keys and statistics of a row. Invalid ones are reported and replaced by defaults.
 
     Args:
-        tell: Called for each problem, with an identifier of the problem and a message.
+        report: Called for each problem, with an identifier of the problem and a message.
     """
     selections: dict[object, MetricSelection] = {BRIEF: BRIEF_SELECTION}
 
     def selected(keys: MetricChoice) -> MetricSelection:
-        choice = tuple(islice(keys, MOST_ASKED)) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
+        choice = tuple(islice(keys, MOST_ITEMS)) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
         if choice not in selections:
-            outcome = guarded(MetricSelection, choice)
-            if outcome.failure is not None:
-                tell(("keys", choice), f"row: {outcome.failure.detail}: it has the brief keys instead")
-            selections[choice] = outcome.value or BRIEF_SELECTION
+            selections[choice] = MetricSelection(choice)
         return selections[choice]
 
     def statistics(stats: Iterable[str]) -> list[str]:
-        asked = [stats] if isinstance(stats, str) else list(islice(stats, MOST_ASKED))
-        wrong = [stat for stat in asked if stat not in STATISTICS]
-        if wrong:
-            tell(f"stats {shown(wrong)}", f"row: there is no statistic {shown(wrong[0])}: there are {', '.join(STATISTICS)}")
-        return [stat for stat in asked if stat in STATISTICS] or ["mean"]
+        requested = [stats] if isinstance(stats, str) else list(islice(stats, MOST_ITEMS))
+        unknown = [stat for stat in requested if stat not in STATISTICS]
+        if unknown:
+            report(f"stats {shown(unknown)}", f"row: unknown statistic {shown(unknown[0])}: use {', '.join(STATISTICS)}")
+        return [stat for stat in requested if stat in STATISTICS] or ["mean"]
 
     def read(keys: MetricChoice, stats: Iterable[str]) -> tuple[MetricSelection, Sequence[str]]:
         selection, chosen = guarded(selected, keys), guarded(statistics, stats)
         if selection.failure is not None:
-            tell("keys", f"row: its keys cannot be read: {selection.failure.detail}: it has the brief keys instead")
+            report(f"keys {selection.failure.detail}", f"row: invalid keys: {selection.failure.detail}: the brief keys are used instead")
         if chosen.failure is not None:
-            tell("stats", f"row: its statistics cannot be read: {chosen.failure.detail}: it has means instead")
+            report("stats", f"row: invalid statistics: {chosen.failure.detail}: means are used instead")
         return selection.value or BRIEF_SELECTION, chosen.value or ["mean"]
 
     return read
 
 
-def tell_unused(tell: Callable[[object, str], object], unused: Sequence[object], unknown: Mapping[str, object]) -> None:
+def report_unused(report: Callable[[object, str], object], unused: Sequence[object], unknown: Mapping[str, object]) -> None:
     """Report arguments that ``row`` does not accept."""
     if unused or unknown:
-        names = ", ".join(islice(unknown, MOST_TOLD))
-        tell("arguments", f"row takes prefix, keys and stats: {len(unused) + len(unknown)} more are left out{names and f': {names}'}")
+        names = ", ".join(islice(unknown, MOST_NAMES))
+        count = len(unused) + len(unknown)
+        report("arguments", f"row ignores {count} arguments{names and f' ({names})'}: it takes prefix, keys and stats")
 
 
 def measured(
-    taken: WindowAggregator, devices: Iterable[str], last: Mapping[str, float], selection: MetricSelection, stats: Sequence[str]
+    readings: WindowAggregator, devices: Iterable[str], last: Mapping[str, float], selection: MetricSelection, stats: Sequence[str]
 ) -> dict[str, float]:
     """Return the statistics of the readings, the energy of each device, and the number of readings.
 
     A metric without a new reading has its last value.
 
     Args:
-        taken: The readings.
+        readings: The readings.
         devices: Keys of the devices.
         last: The last reading.
         selection: The wanted metrics.
         stats: The wanted statistics.
     """
-    read = taken.metrics
+    read = readings.metrics
     keys: Iterable[str] = filter(selection.wants, {**last, **read})
     if selection is BRIEF_SELECTION:  # a measure has several names. A device's first known name counts.
         known = read.keys() | last.keys()
@@ -135,10 +133,10 @@ def measured(
         found.update(
             (key if stat == "mean" else f"{key}.{stat}", last[key] if summary is None else getattr(summary, stat)) for stat in stats
         )
-    for device, used in taken.energy_joules().items():
+    for device, used in readings.energy_joules().items():
         if selection.wants(f"{device}.{COUNTER}"):
             found[f"{device}.{COUNTER}"] = used.joules
-    return {**found, READINGS: taken.readings}
+    return {**found, READINGS: readings.readings}
 
 
 @lru_cache(maxsize=16384)
@@ -184,7 +182,7 @@ class TrainingRun:
         self.node = found["hostname"]
         self._window = monitor.tumbling_window()
         self._started_in = 0  # process id. After a fork, the parent's window gets no readings in the child.
-        self._worked: Totals = {}
+        self._last_work: Totals = {}
         self._warn = WarnOnce("training: ")
         self._choice = row_choice(self._warn)
         self._other_nodes: TorchStoreRows | None = None
@@ -228,7 +226,7 @@ class TrainingRun:
             values = {**values, **watched.take()}
         self._contain("step", self.monitor.log, step, **values)
         if unused:
-            self._warn("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
+            self._warn("step", f"step ignores {len(unused)} arguments: pass a step number and named values: `step(7, loss=loss)`")
 
     def watch(self, model: Any, every: int = 100, modules: str | Iterable[str] = ATTENTION, prefix: str = "watch") -> None:
         """Measure a PyTorch model every ``every`` steps of its optimizer, until the run is closed. It never synchronises a device.
@@ -280,7 +278,7 @@ class TrainingRun:
         Returns:
             Finite numbers by name. Names have only letters, digits, spaces and ``/ _ . - :``. Any other character becomes ``_``.
         """
-        tell_unused(self._warn, unused, unknown)
+        report_unused(self._warn, unused, unknown)
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
     def findings(self) -> Findings:
@@ -319,8 +317,8 @@ class TrainingRun:
         latest = self.monitor.latest
         devices = [slot.key for slot in latest.identities] if latest is not None else []
         found = measured(readings, devices, latest.metrics if latest is not None else {}, selection, chosen)
-        before, self._worked = self._worked, self.monitor.work
-        for name, rate in rates(self._worked, before).items():
+        before, self._last_work = self._last_work, self.monitor.work
+        for name, rate in rates(self._last_work, before).items():
             found.update({f"{name}_{per}": value for per, value in rate.items() if value is not None})
         if self._other_nodes is not None:
             found.update(self._other_nodes.rows())
@@ -408,7 +406,7 @@ class RunHook:
         **options: Any,
     ) -> None:
         if run is not None and options:
-            raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
+            raise TypeError(f"{', '.join(options)}: a given run has its own options: pass them to accelmetrics.training()")
         self._provided, self._options = run, options
         self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
         self._own = training(**options) if run is None else None  # made now, so that an invalid option raises here
@@ -426,8 +424,7 @@ class RunHook:
         if self._own is None:  # in a copy, perhaps in another process
             made = guarded(training, **self._options)
             if made.failure is not None:
-                words = "its options cannot be used where the callback was copied to, and defaults are used"
-                warn_user(f"training: {words}: {made.failure.detail}")
+                warn_user(f"training: the options cannot be used in a copy of the callback, which has the defaults: {made.failure.detail}")
                 self._options = {}
             self._own = made.value or training()
         return self._own

@@ -63,7 +63,7 @@ class MonitorCallback(WithRun, TrainerCallback):
         """
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
         if callbacks is None:
-            raise TypeError(f"attach takes a transformers.Trainer, and {type(trainer).__name__!r} is none: it has no list of callbacks")
+            raise TypeError(f"attach needs a transformers.Trainer: {type(trainer).__name__!r} has no list of callbacks")
         others = [one for one in callbacks if one is not self]
         # Behind DefaultFlowCallback, which decides whether the trainer logs this step. So the step can wait for the numbers of its row.
         place = int(bool(others) and type(others[0]).__name__ == "DefaultFlowCallback")
@@ -111,8 +111,8 @@ class MonitorCallback(WithRun, TrainerCallback):
                 return
             self._warn.user(
                 "order",
-                f"training: the callback stands behind {', '.join(passed)}, which log the devices' rows late or not at all: use "
-                "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
+                f"training: the callback comes after {', '.join(passed)}, which log the devices' rows late or not at all: use "
+                "MonitorCallback(...).attach(trainer), or put 'accelmetrics' first in report_to",
             )
             tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
             if tracker is not None:

@@ -73,7 +73,7 @@ def _begin(
         if enabled is None and interval is not None:
             from accelmetrics.backends.guard import warn_user
 
-            warn_user(f"verl: {INTERVAL} is set and nothing is read: add +trainer.{ENABLE}=true")
+            warn_user(f"verl: {INTERVAL} is set but monitoring is off: add +trainer.{ENABLE}=true")
         _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
         return
     from accelmetrics.backends.guard import guarded, warn_user
@@ -87,7 +87,7 @@ def _begin(
     hook.begin()
     outcome = guarded(_all_nodes, self, hook)
     if outcome.failure is not None:
-        warn_user(f"verl: rows are of this node alone: {outcome.failure.detail}")
+        warn_user(f"verl: rows have only the devices of this node: {outcome.failure.detail}")
 
 
 @functools.wraps(_log)

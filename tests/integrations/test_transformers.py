@@ -175,7 +175,7 @@ def test_what_stands_before_it_is_told_once(names: Any, warned: bool, integratio
         warnings.simplefilter("always")
         training.log(**LOGS)
         training.log(**LOGS)
-        assert ["stands behind" in str(warning.message) for warning in told] == [True] * warned
+        assert ["comes after" in str(warning.message) for warning in told] == [True] * warned
         told.clear()
         kind().attach(training)
         training.callback_handler.callbacks[1:] = []
@@ -211,12 +211,12 @@ def test_a_run_of_the_program_is_its_own(integration: Any) -> None:
         training.event("on_train_begin")
         training.event("on_train_end")
         assert run.monitor.running
-        with pytest.raises(TypeError, match="interval: options belong to"):
+        with pytest.raises(TypeError, match="interval: a given run has its own options"):
             integration.MonitorCallback(run, interval=2.0)
 
 
 @pytest.mark.parametrize("given", [object(), None, SimpleNamespace(callback_handler=None)])
 def test_attaching_to_what_is_no_trainer_says_what_it_takes(integration: Any, given: Any) -> None:
     """And not which attribute is missing."""
-    with pytest.raises(TypeError, match=r"attach takes a transformers\.Trainer, and '\w+' is none"):
+    with pytest.raises(TypeError, match=r"attach needs a transformers\.Trainer: '\w+' has no list"):
         integration.MonitorCallback().attach(given)

@@ -195,7 +195,7 @@ def test_a_ray_that_cannot_be_used_is_told(tracking: Any, monkeypatch: pytest.Mo
     ray.__dict__.update(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "accelmetrics.integrations.ray", None)
-    with pytest.warns(RuntimeWarning, match="rows are of this node alone"):
+    with pytest.warns(RuntimeWarning, match="only the devices of this node"):
         it = tracking("project", "experiment", config=ON)
     read(it)
     it.log({"loss": 1.0}, 1)

@@ -62,8 +62,8 @@ class NvmlFeed:
     def __init__(self, first: Snapshot, interval: float, everything: bool = False) -> None:
         own = [slot.key for slot in first.identities if slot.identity.vendor == "nvidia"]
         if own and not everything:
-            words = f"--as-nvml: this machine has NVIDIA devices ({', '.join(own)}), which the program would no longer see"
-            raise InvalidOptionError(f"{words}: --as-nvml=all gives it those first and the others after them")
+            words = f"--as-nvml would hide this machine's NVIDIA devices ({', '.join(own)}) from the program"
+            raise InvalidOptionError(f"{words}: --as-nvml=all shows them first, followed by the others")
         self.devices = len(shown(first, everything))
         self._everything = everything
         self._valid = max(VALID_SECONDS, 2 * interval + 1)

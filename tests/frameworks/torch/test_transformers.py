@@ -86,7 +86,7 @@ def test_the_name_in_report_to_is_enough(tmp_path: Path) -> None:
     rows = [of_devices(row) for row in tensorboard_rows(tmp_path).values() if "train/loss" in row]
     assert len(rows) == 2
     assert "gpu.1.powerWatts" in rows[-1]
-    assert "stands behind" not in ended.err
+    assert "comes after" not in ended.err
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_behind_a_reporter_it_says_so_and_follows(program: str, tmp_path: Path) 
     """A row of its own in the run that W&B's callback has open, which names the step."""
     ended = train(tmp_path, f"{PROGRAM}{program}.train()")
     assert ended.status == 0, ended.said
-    assert ended.err.count("stands behind wandb") == 1
+    assert ended.err.count("the callback comes after wandb") == 1
     assert [row["train/global_step"] for row in wandb_rows(tmp_path) if of_devices(row)] == [5, 10]
 
 

@@ -216,4 +216,4 @@ def test_parameters_without_values_here_are_left_out(run: accelmetrics.TrainingR
     run.step(0)
     run.close()
     assert run.monitor.steps[0].values["watch/weight_norm"] == pytest.approx(norm(net[0].parameters()))
-    assert any("are left out of norms" in record.getMessage() for record in caplog.records)
+    assert any("norms exclude parameters" in record.getMessage() for record in caplog.records)

@@ -100,7 +100,7 @@ def test_a_mixed_machine(simulator: NvmlSimulator, amd: Tree) -> None:
     given: dict[str, Any] = {"env": env, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": HANG}
     refused = subprocess.run([*start, "--as-nvml", "--", sys.executable, "-c", PROGRAM], **given)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("accelmetrics run: --as-nvml: this machine has NVIDIA devices (gpu.0, gpu.1)")
+    assert refused.stderr.startswith("accelmetrics run: --as-nvml would hide this machine's NVIDIA devices (gpu.0, gpu.1)")
     shown = subprocess.run([*start, "--as-nvml=all", "--", sys.executable, "-c", PROGRAM], **given)
     assert shown.stdout.count("H100") == shown.stdout.count("AMD Instinct MI210") == 2, shown.stderr
     assert shown.stdout.index("H100") < shown.stdout.index("MI210")

@@ -68,7 +68,7 @@ def _counts_amd(program: str, finds_some: Any) -> Any:
     def run(module: Any, execute: Any) -> None:
         execute()
         if finds_some(module) and "amd" in _latest_reading().get("vendors", ()):
-            words = "accelmetrics run: %s reads AMD's devices itself, and would count each of them twice: run it without --as-nvml\n"
+            words = "accelmetrics run: %s reads AMD's devices itself and would count each of them twice: run it without --as-nvml\n"
             sys.stderr.write(words % program)
 
     return run
