@@ -47,6 +47,7 @@ SAVED: Mapping[str, Callable[[object], bool]] = {
     "beside": lambda value: _texts(value) and len(value) < SERIES,
     "scale": lambda value: isinstance(value, str) and value in SPANS,
     "graphs": get_args(Graphs).__contains__,
+    "training": lambda value: isinstance(value, str),
     "form": get_args(Form).__contains__,
     "theme": get_args(ThemeChoice).__contains__,
 }
@@ -74,18 +75,21 @@ def read_choices(choices: Choices) -> Choices:
     except FileNotFoundError:
         return choices
     except (OSError, ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON document of a useful length"
-        raise SavedChoicesError(f"the saved choices in {path} are not used: {why}; W writes them anew") from error
+        raise _unusable(path, error.strerror if isinstance(error, OSError) else "the file is not JSON, or too large") from error
     if not isinstance(found, dict):
-        raise SavedChoicesError(f"the saved choices in {path} are not used: they are no table of names and values; W writes them anew")
+        raise _unusable(path, "the file is not a JSON object")
     given: dict[str, Any] = {}
     for name, possible in SAVED.items():  # unknown names, such as a later release's, are ignored
         if name in found and not possible(found[name]):
-            raise SavedChoicesError(f"the saved choices in {path} are not used: {name} cannot be {shown(found[name])}; W writes them anew")
+            raise _unusable(path, f"{name} cannot be {shown(found[name])}")
         if name in found:
             usual = getattr(choices, name)
             given[name] = type(usual)(found[name]) if _texts(found[name]) else found[name]
     return replace(choices, **given)
+
+
+def _unusable(path: Path, why: object) -> SavedChoicesError:
+    return SavedChoicesError(f"the saved choices in {path} are ignored: {why}; W saves new ones")
 
 
 def write_choices(choices: Choices) -> Path:

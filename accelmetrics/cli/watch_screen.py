@@ -526,7 +526,7 @@ class ScreenProgram(ABC):
     def _keep(self) -> None:
         """Save the choices for the next start, and show a message."""
         try:
-            self.say(f"saved the order, the columns, the graphs and the theme in {write_choices(self.choices)}")
+            self.say(f"saved orders, columns, graphs and theme in {write_choices(self.choices)}")
         except SavedChoicesError as error:
             self.say(str(error))
 
@@ -671,10 +671,12 @@ class WatchScreen(ScreenProgram):
         ):
             self.say(answer)
         else:
-            before = self.choices.until_ns
+            before, graphs = self.choices.until_ns, self.choices.graphs
             self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
             if key == "[" and self.choices.until_ns == before and not self.choices.input:
-                self.say("there is no history before this")
+                self.say("no earlier history")
+            if key == "a" and self.choices.graphs != graphs and self.choices.beside:
+                self.say("a graph of several metrics shows one device: B removes a metric")
             self._follow()
 
     def _follow(self) -> None:

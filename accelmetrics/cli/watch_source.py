@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.kit.system import sysroot
-from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.monitor import Monitor, cannot_share
+from accelmetrics.monitor.steps import StepLog
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record, Step
 from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.statistics import Meter, WindowAggregator
 from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
@@ -155,6 +157,18 @@ class WatchSource(ABC):
             self.view = node_view(self.record, interval=self.trails.interval, now_ns=now, levels=self._levels, before=self.view)
 
 
+def earlier_steps() -> tuple[Step, ...]:
+    """Return the steps that this user's running programs on this machine logged before now, as far as their files still hold them."""
+    if cannot_share():
+        return ()
+    from accelmetrics.sampling.node import ProgramSteps  # here, because the import would delay the first picture
+
+    log = StepLog()
+    with closing(ProgramSteps(log.add, earlier=True)) as programs:
+        programs.look()
+    return log.take(Meter(), everything=True)
+
+
 class LiveSource(WatchSource):
     """Live readings of this machine's monitor.
 
@@ -174,6 +188,7 @@ class LiveSource(WatchSource):
         self._own = own
         self._due = self._since = 0.0
         self._last_step: Step | None = None
+        self._caught_up = False  # whether the history has the steps from before the start
         self._measured = watching.window("watch").begin()
         self._lookup = ProcessLookup()
         self._listing: ProcessListing | None = None
@@ -198,6 +213,9 @@ class LiveSource(WatchSource):
             self._measure(latest)
             if known is not None:  # not at the first reading: the import would delay the first picture
                 self._watching.collect_program_steps()
+                if not self._caught_up:
+                    self._caught_up = True
+                    self.trails.add_steps(earlier_steps())
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(

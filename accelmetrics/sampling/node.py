@@ -565,17 +565,19 @@ class ProgramSteps:
     Args:
         hear: Called with a step, as for :class:`NodeReader`. The machine in its source is ``PROGRAM of MACHINE``, because ranks of
             two programs have the same numbers.
+        earlier: Whether the first look also receives the steps that the programs' files still hold.
     """
 
-    def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object]) -> None:
+    def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object], *, earlier: bool = False) -> None:
         self._on_step = hear
+        self._earlier = earlier
         self._ranks: Ranks | None = None
 
     def look(self) -> None:
-        """Receive the steps that other programs logged since the last call; at the first call, none."""
+        """Receive the steps that other programs logged since the last call; at the first call, none unless ``earlier``."""
         if self._ranks is None:
             with suppress(NotSharedError):
-                self._ranks = Ranks(job_directory(make=False))
+                self._ranks = Ranks(job_directory(make=False), self._earlier)
         if self._ranks is not None:
             self._ranks.look()
             named = [(rank, str(rank.wishes.get("program") or "a program")) for rank in (*self._ranks.living.values(), *self._ranks.ended)]
@@ -585,6 +587,11 @@ class ProgramSteps:
                     for found in guarded(list, rank.told(part)).value or ():
                         for step in found if isinstance(found, list) else ():
                             guarded(_pass_step, self._on_step, rank, step, program)
+
+    def close(self) -> None:
+        """Close the programs' files."""
+        if self._ranks is not None:
+            self._ranks.close()
 
 
 def _pass_step(

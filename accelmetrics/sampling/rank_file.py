@@ -175,17 +175,18 @@ class Ranks:
 
     Args:
         files: The common prefix of the paths of the job's files; the directory of all jobs.
+        earlier: Whether the first look also reads what the files hold from before it.
 
     Attributes:
         living: The live processes, by path of their file.
         ended: Processes that the last look found to have ended. They can be read until the next look.
     """
 
-    def __init__(self, files: Path) -> None:
+    def __init__(self, files: Path, earlier: bool = False) -> None:
         self.living: dict[Path, Rank] = {}
         self.ended: list[Rank] = []
         self._files = files
-        self._looked = False
+        self._looked = earlier
         self._left: set[Path] = set()  # files of ended processes that cannot be removed
 
     def look(self) -> None:

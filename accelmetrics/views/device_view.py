@@ -5,7 +5,7 @@ States and wording are decided only here, so that the terminal, the page and eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -94,8 +94,9 @@ VALUES: tuple[ValueRow, ...] = (
     ValueRow("pcie_generation", "PCIe generation", "1", ("pcieLinkGen",)),
     ValueRow("pcie_lanes", "PCIe lanes", "1", ("pcieLinkWidth",)),
     ValueRow("pcie_lanes_maximum", "most PCIe lanes", "1", ("maxPcieLinkWidth",)),
-    ValueRow("corrected_errors", "errors corrected", "1", ("correctedMemoryErrors", "correctedEccErrors")),
-    ValueRow("uncorrected_errors", "errors not corrected", "1", ("uncorrectedMemoryErrors", "uncorrectedEccErrors")),
+    # Those of the whole chip include those of the device memory.
+    ValueRow("corrected_errors", "memory errors corrected", "1", ("correctedEccErrors", "correctedMemoryErrors")),
+    ValueRow("uncorrected_errors", "memory errors not corrected", "1", ("uncorrectedEccErrors", "uncorrectedMemoryErrors")),
     ValueRow("last_xid", "last Xid", "1", ("lastXid",)),
     ValueRow("xid_errors", "Xid errors", "1", ("xidErrors",)),
 )
@@ -142,6 +143,8 @@ THROTTLES: Mapping[str, str] = {
 """Throttle reasons in words. An idle clock is absent, because it is no throttling."""
 LAST_SEEN = "last seen: "
 """Prefix of findings about a silent device, because they describe its last readings."""
+HEAT = frozenset({"hot", "overheating", "near_slowdown"})
+"""Rules about the temperature. Their message has it, so a note about the warning level is left out."""
 GONE = frozenset({"device_lost", "device_missing"})
 """Rules that only report that a device is silent. The device's own state says the same, so they are not repeated."""
 
@@ -204,7 +207,7 @@ class DeviceView:
         metrics: All metrics of the device, by their catalogue names.
         gaps: By catalogue name, the reason for each missing metric.
         throttled: Active throttle reasons, in words.
-        errors: Memory errors and Xids, in words.
+        errors: Consequences of memory errors, and the last Xid, in words. The numbers of errors are in ``values``.
         links: State of the links to the host and to other devices, in words.
         holders: Jobs and pods that the device is allocated to.
         findings: Findings of rules about the device, the most severe first.
@@ -320,10 +323,15 @@ def device_view(
         for one in found
         if silent is None or one.rule not in GONE
     ]
-    said += hot_words
+    heat = {STATE_OF[one.severity] for one in found if one.rule in HEAT}
+    said += [one for one in hot_words if one[0] not in heat and "bad" not in heat]
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     said += _throttle_words(metrics, values, throttled)
-    errors, links = _errors(metrics, {one.rule for one in found}), _links(metrics, most_links)
+    if (uncorrected := values.get("uncorrected_errors")) and all(one.rule != "ecc_uncorrected" for one in found):
+        said.append(("warn", f"{uncorrected:.0f} memory errors not corrected", ""))
+    if corrected := values.get("corrected_errors"):
+        said.append(("ok", f"{corrected:.0f} memory errors corrected", ""))
+    errors, links = _errors(metrics), _links(metrics, most_links)
     said += errors + [one for one in links if one[0] != "ok"]
     # A value that the source never provides is no problem, one that it should provide is.
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
@@ -418,23 +426,14 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
     return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
 
 
-def _errors(metrics: Mapping[str, float], found: Collection[str]) -> Said:
-    """Return notes about memory errors and Xids. Corrected errors and the last Xid do not worsen the state.
-
-    Args:
-        metrics: All metrics of the device.
-        found: Rules with a finding about the device. Their subject is not repeated.
-    """
-    uncorrected = max(metrics.get("uncorrectedMemoryErrors", 0), metrics.get("uncorrectedEccErrors", 0))
-    corrected = max(metrics.get("correctedMemoryErrors", 0), metrics.get("correctedEccErrors", 0))
+def _errors(metrics: Mapping[str, float]) -> Said:
+    """Return notes about the consequences of memory errors, and the last Xid, which does not worsen the state."""
     action, xid = RECOVERY.get(int(metrics.get("recoveryAction", 0)), ""), int(metrics.get("lastXid", 0))
     rows: tuple[tuple[object, State, str], ...] = (
         (metrics.get("rowRemapFailure"), "bad", "a memory row could not be replaced"),
-        (uncorrected and "ecc_uncorrected" not in found, "warn", f"{uncorrected:.0f} ECC not corrected"),
         (metrics.get("rowRemapPending"), "warn", "memory rows wait for a reset"),
         (action, "warn", action),
         ("lastXid" in metrics, "ok", f"Xid {xid}: {meaning(xid)}"),
-        (corrected, "ok", f"{corrected:.0f} ECC corrected"),
     )
     return [(state, words, "") for holds, state, words in rows if holds]
 

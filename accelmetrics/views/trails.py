@@ -247,6 +247,8 @@ class Trails:
                 self._programs[program] = time_ns, max(seconds, pace - (pace - seconds) / 16)
             for name, value in values.items():
                 self._add(training_key(program), name, time_ns, value)
+            if self.newest_ns:  # steps may be older than the first reading
+                self._reaches(min(time_ns, self.newest_ns))
             if len(self._programs) > MOST_PROGRAMS:
                 gone = min(self._programs, key=self._programs.__getitem__)
                 del self._programs[gone]

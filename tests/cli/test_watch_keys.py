@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from typing import IO
 import pytest
 
 from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
-from accelmetrics.views.terminal.choices import Choices
+from accelmetrics.views.terminal.choices import HIDDEN, Choices
 from tests.cli.shell import on_path
 from tests.cli.terminals import LIGHT_ROW, Terminal, on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process
@@ -97,7 +98,7 @@ def test_o_orders_the_devices_and_capital_o_turns_them_round(watched: Terminal) 
 def test_a_filter_is_typed(watched: Terminal) -> None:
     """Words and conditions; what is wrong with one is said; Escape drops it."""
     watched.type("/util>4x0", "filter devices.*util>4x0")
-    watched.type("\r", "no number")
+    watched.type("\r", "not a number")
     watched.type("\x1b[D\x7f\r", lambda: devices(watched) == ["gpu.1", "gpu.3"])
     watched.type("\x1b", lambda: len(devices(watched)) == 4)
 
@@ -111,7 +112,7 @@ def test_m_and_t_change_the_graph(watched: Terminal) -> None:
 
 def test_graphs_are_zoomed_and_moved_through_time(machine: NvmlSimulator, watched: Terminal) -> None:
     """The past has a place on the clock and stays there while readings go on; 0 comes back."""
-    watched.type("[", "^there is no history before this")
+    watched.type("[", "^no earlier history")
     watched.type("+", "power gpu.0, 30 s .* now 400 W", r"-30 s .* now *$")
     watched.type("+", r"power gpu.0, 15 s", r"-15 s .* now *$")
     readings = machine.calls()["nvmlDeviceGetTemperature", 0]
@@ -129,8 +130,9 @@ def test_a_graph_has_several_metrics_and_those_of_the_host(watched: Terminal) ->
     watched.until(r"^host +cpu \d+ %")  # a rate, which the first reading does not have: without it `m` passes over it
     watched.type("b", r"^── gpu.0, 1 min .*power 400 W.*util 10 %", r"700 W.*100 %")
     watched.type("mmmm", r"^── gpu.0, 1 min .*power 400 W.*host CPU \d+ %")
+    watched.type("a", "^a graph of several metrics shows one device: B removes a metric")
     watched.type("bm", "^── gpu.0, 1 min, own scales .*host disk read")
-    watched.type("BB", "^── power gpu.0, 1 min")
+    watched.type("BBaa", "^── power gpu.0, 1 min")
     watched.type("mmmmm", "^── CPU host, 1 min.* now .* %")
 
 
@@ -396,7 +398,7 @@ def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: 
         assert list(tmp_path.iterdir()) == []
         terminal.type("cx\r", lambda: "XID" not in terminal.text)
         terminal.type("mt", "^── util gpu.0, 5 min")
-        terminal.type("W", f"saved the order, the columns, the graphs and the theme in {tmp_path}/accelmetrics/watch.json")
+        terminal.type("lW", f"saved orders, columns, graphs and theme in {tmp_path}/accelmetrics/watch.json")
         assert terminal.end("q") == 0
     with on_terminal(*FAST, rows=40, columns=160, env=env) as terminal:
         terminal.until(partial(ordered, terminal, ["gpu.3", "gpu.0", "gpu.2", "gpu.1"]), "^── util gpu.3, 5 min")
@@ -406,14 +408,15 @@ def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: 
         terminal.until("gpu.3")
         assert LIGHT_ROW not in terminal.raw
     assert [path.name for path in (tmp_path / "accelmetrics").iterdir()] == ["watch.json"]
+    assert json.loads((tmp_path / "accelmetrics" / "watch.json").read_text())["training"] == HIDDEN
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "it is no JSON document"),
-        ("[" * 100_000, "it is no JSON document"),
-        ("[]", "they are no table of names and values"),
+        ("{", "the file is not JSON"),
+        ("[" * 100_000, "the file is not JSON"),
+        ("[]", "the file is not a JSON object"),
         ('{"scale": "7 min"}', "scale cannot be '7 min'"),
         ('{"beside": [1]}', r"beside cannot be \[1\]"),
         ('{"theme": "blue"}', "theme cannot be 'blue'"),
@@ -428,7 +431,7 @@ def test_a_file_of_choices_that_cannot_be_used_is_said_once(text: str, why: str,
     path = tmp_path / "accelmetrics" / "watch.json"
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(SavedChoicesError, match=f"the saved choices in {path} are not used: {why}.*; W writes them anew"):
+    with pytest.raises(SavedChoicesError, match=f"the saved choices in {path} are ignored: {why}.*; W saves new ones"):
         read_choices(Choices())
     chosen = Choices(node_order="power", process_hidden=frozenset({"TIME"}), message="not saved")
     assert write_choices(chosen) == path
@@ -441,7 +444,7 @@ def test_a_start_with_such_a_file_goes_on(machine: NvmlSimulator, tmp_path: Path
     path.parent.mkdir()
     path.write_text("{}}")
     with on_terminal(*FAST, columns=200, env={**machine.environment(), "XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
-        terminal.until("gpu.3", "^the saved choices in .* are not used: it is no JSON document")
+        terminal.until("gpu.3", "^the saved choices in .* are ignored: the file is not JSON")
         path.unlink()
         path.parent.rmdir()
         path.parent.write_text("no directory")

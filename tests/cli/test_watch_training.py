@@ -42,7 +42,7 @@ def trainer(env: Mapping[str, str], share: str | None = None, exporters: tuple[s
 
 
 def seen(terminal: Terminal, pattern: str, *programs: Program) -> Callable[[], bool]:
-    """Return what has programs log until a pattern is on the screen: steps from before ``watch`` listened are not heard."""
+    """Return what has programs log until a pattern is on the screen."""
 
     def logged() -> bool:
         for program in programs:
@@ -72,8 +72,19 @@ def test_a_program_that_shares_is_shown_with_what_it_logs(machine: dict[str, str
             assert terminal.text.count("-30 s") == 4
             terminal.type("l", lambda: "training" not in terminal.text)
             terminal.type("l", "training, 1 min")
-            terminal.type("?", "loss, step time and others that a program logs")
+            terminal.type("?", r"the training values \(loss, step time")
             assert terminal.end("?q") == 0
+
+
+def test_steps_from_before_the_start_are_shown(machine: dict[str, str]) -> None:
+    """The program keeps its last ones in its shared file."""
+    with trainer(machine, share="node") as program:
+        program.told()
+        program.go_on()
+        program.told()
+        with on_terminal("watch", "--interval", "0.1", "--backends", "nvidia", rows=30, columns=120, env=machine) as terminal:
+            terminal.until(r"training, 1 min .*loss 2\.25 .*step 0?\.?\d+ .*tokens/s \d+")
+            assert terminal.end("q") == 0
 
 
 def test_several_programs_are_shown_one_after_the_other(machine: dict[str, str]) -> None:

@@ -52,5 +52,5 @@ def test_a_field_that_does_not_exist_is_named_with_the_nearest() -> None:
 
 
 def test_only_numbers_are_compared_in_size() -> None:
-    with pytest.raises(InvalidOptionError, match="no number"):
+    with pytest.raises(InvalidOptionError, match="not a number"):
         parse_filter("power>high", DEVICE_FIELDS)

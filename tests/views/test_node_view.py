@@ -132,11 +132,15 @@ def test_a_device_that_states_no_limit_is_hot_above_80_or_a_chosen_level() -> No
 def test_errors_and_links_are_told() -> None:
     node = Node(2)
     links = {f"nvlink.{number}.state": 1 for number in range(18)}
-    node.set("gpu.0", {**links, "uncorrectedMemoryErrors": 2, "lastXid": 79, "xidErrors": 1})
+    errors = {"uncorrectedMemoryErrors": 2, "correctedMemoryErrors": 4, "correctedEccErrors": 5}
+    node.set("gpu.0", {**links, **errors, "lastXid": 79, "xidErrors": 1})
     node.set("gpu.1", {**links, "nvlink.3.state": 0, "pcieLinkWidth": 4})
     first, second = node_view(node.record()).devices
     assert first.state == "warn"
-    assert first.errors == ("2 ECC not corrected", "Xid 79: the GPU has fallen off the bus")
+    assert first.notes[0] == "2 memory errors not corrected"
+    assert (first.values["corrected_errors"], first.values["uncorrected_errors"]) == (5, 2)  # those of the whole chip, if it counts them
+    assert "5 memory errors corrected" in first.notes
+    assert first.errors == ("Xid 79: the GPU has fallen off the bus",)
     assert second.state == "warn"
     assert second.links == ("PCIe 5.0 x4 of x16", "NVLink 17 of 18 up")
 
@@ -148,6 +152,23 @@ def test_what_a_finding_says_is_not_said_twice() -> None:
     device = view_of(node)
     assert device.notes == ("memory errors that could not be corrected: 2",)
     assert device.state == "bad"
+
+
+@pytest.mark.parametrize(
+    ("temp", "state", "notes"),
+    [
+        (86, "warn", ("core at 86 °C",)),
+        (91, "bad", ("91 °C, slows down at 90 °C", "core at 86 °C")),
+    ],
+)
+def test_a_temperature_is_noted_once(temp: int, state: str, notes: tuple[str, ...]) -> None:
+    """A finding has it in its message. Only a worse state than the finding's has a note of its own."""
+    node = Node(1)
+    node.set("gpu.0", {"temp": temp})
+    node.find("hot", "warning", "gpu.0", "core at 86 °C")
+    device = view_of(node)
+    assert (device.state, device.notes) == (state, notes)
+    assert device.levels == {"temperature_celsius": state}
 
 
 def test_of_what_a_driver_says_the_note_has_the_words() -> None:

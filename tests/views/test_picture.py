@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from math import nan
 
 import pytest
@@ -20,11 +21,11 @@ from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import HIDDEN, USUAL_CHOICES, Choices, InputLine
-from accelmetrics.views.terminal.graphs import Series, line_graph
+from accelmetrics.views.terminal.graphs import CLOCK_STEPS, Series, line_graph, time_axis
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import CODES, Colours, ScreenStyle, Theme, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
-from accelmetrics.views.trails import TrailPoint, Trails, graph_metrics
+from accelmetrics.views.trails import SPANS, TrailPoint, Trails, graph_metrics
 from accelmetrics.visibility.processes import ProcessDetails, ProcessInfo, ProcessListing
 from tests.records import record
 from tests.views.nodes import GIB, HEALTHY, SECOND, Node, plain
@@ -519,6 +520,7 @@ def test_devices_are_put_in_order_and_filtered() -> None:
     filtered = watched.draw(Choices(device_filter="state=bad"))
     assert filtered.devices == ("gpu.3", "gpu.5")
     assert plain(filtered)[-1].startswith("2 of 8 devices: state=bad  q quit")
+    assert watched.draw(Choices(device_filter="user=ann2")).devices == ("gpu.4", "gpu.5")
     in_words = watched.draw(Choices(device_filter="state=critical"))
     assert plain(in_words)[-1].startswith("2 of 8 devices: state=critical  q quit")
 
@@ -758,11 +760,30 @@ def test_the_past_has_times_of_the_clock() -> None:
     until = watched.view.time_ns - 30 * SECOND
     watched.trails.until_ns = until
     lines = plain(watched.draw(Choices(scale="30 s", until_ns=until), (80, 30)))
-    clock = [time.strftime("%H:%M:%S", time.localtime(until / 1e9 - ago)) for ago in (30, 24, 18, 12, 6, 0)]
-    assert any(f"power gpu.0, 30 s to {clock[-1]}" in line and "last 890 W" in line for line in lines)
-    assert any(re.findall(r"\d\d:\d\d:\d\d", line) == clock for line in lines)
+    end = time.strftime("%H:%M:%S", time.localtime(until / 1e9))
+    assert any(f"power gpu.0, 30 s to {end}" in line and "last 890 W" in line for line in lines)
+    assert any(re.fullmatch(r" +\d\d:\d\d:\d[05]( +\d\d:\d\d:\d[05]){1,5} *", line) for line in lines)
     assert lines[-1].startswith("0 returns to now")
     assert not any("LAST" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [30, 38, 60, 120, 200])
+@pytest.mark.parametrize("scale", SPANS)
+def test_clock_times_are_round_and_at_even_distances(scale: str, columns: int) -> None:
+    """At any width, and also if the right edge is between two of them."""
+    seconds = SPANS[scale]
+    for end in (1_790_000_017, 1_790_003_600, 1_790_021_111):
+        line = "".join(text for text, _ in time_axis(seconds, columns, ScreenStyle(), end * SECOND))
+        found = list(re.finditer(r"\d\d:\d\d(:\d\d)?", line))
+        assert 1 <= len(found) <= 6
+        times = [60 * (60 * int(one[0][:2]) + int(one[0][3:5])) + int(one[0][6:] or 0) for one in found]
+        steps = {(later - earlier) % 86400 for earlier, later in pairwise(times)}
+        assert len(steps) <= 1
+        for step in steps:
+            assert step in CLOCK_STEPS
+            assert all(at % step == 0 for at in times)
+        gaps = [later.start() - earlier.start() for earlier, later in pairwise(found)]
+        assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

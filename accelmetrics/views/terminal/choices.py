@@ -198,38 +198,38 @@ class KeyHelp:
 
 KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("q", "quit", "quit", fleet=True),
-    KeyHelp("?", "help", "show or leave this help", fleet=True),
-    KeyHelp("left right", "seek", "go back or on in the recording, by half of what graphs show", replay=True),
-    KeyHelp("> <", "speed", "play faster or slower: 0.1 to 3600 recorded seconds a second", replay=True),
-    KeyHelp("home end", "", "go to the recording's beginning, or to its end and follow what is added", replay=True),
+    KeyHelp("?", "help", "open or close this help", fleet=True),
+    KeyHelp("left right", "seek", "move back or forward in the recording, by half the time of the graphs", replay=True),
+    KeyHelp("> <", "speed", "play faster or slower: 0.1 to 3600 recorded seconds per second", replay=True),
+    KeyHelp("home end", "", "go to the beginning of the recording, or to its end and follow new readings", replay=True),
     KeyHelp("n", "", "show the next host or rank of the recording", replay=True),
-    KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
-    KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
-    KeyHelp("z", "", "choose the order from a list, by a letter: the same letter again turns it round (F6 too)", fleet=True),
-    KeyHelp("c", "", "choose the columns of the list, by their letters; capitals are shown"),
-    KeyHelp("m", "metric", "show the next metric in the graph, of the devices or of the host; M the one before"),
+    KeyHelp("/", "filter", "filter the list by words or by conditions such as user=ann gpu%>0 state!=ok", fleet=True),
+    KeyHelp("o", "order", "sort the list by the next column; O reverses the order", fleet=True),
+    KeyHelp("z", "", "choose the order by a letter; the same letter again reverses it (also F6)", fleet=True),
+    KeyHelp("c", "", "choose the columns of the list by their letters; shown columns are in capitals"),
+    KeyHelp("m", "metric", "graph the next metric of the devices or of the host; M graphs the previous one"),
     KeyHelp("tab", "pane", "go to the other list"),
-    KeyHelp("enter", "details", "show all that is known of the chosen device or process, and what to do", fleet=True),
-    KeyHelp("e", "", "of a device that enter has opened: all of its keys in full digits, and why others are missing"),
-    KeyHelp("e", "", "of a process that enter has opened: its environment, which may hold secrets", signals=True),
-    KeyHelp("f", "findings", "show what rules have found"),
-    KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
-    KeyHelp("+ -", "zoom", "show a shorter or a longer stretch of time: 15 s to 24 h"),
-    KeyHelp("[ ]", "", "go back or on in time, by half of what graphs show; left and right too in a list of devices. 0 returns to now"),
-    KeyHelp("b", "", "show one more metric in the same graph, which m then chooses; B takes it away"),
-    KeyHelp("l", "", "training: loss, step time and others that a program logs; of the next program; hidden"),
-    KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),
-    KeyHelp("space", "", "in the list of processes: tag the chosen one, so that x sends a signal to all that are tagged", signals=True),
-    KeyHelp("a", "all", "graphs of the chosen device; of several devices, a line each; of all, the least, median and greatest"),
+    KeyHelp("enter", "details", "open the selected row: all details, and what to do about problems", fleet=True),
+    KeyHelp("e", "", "in an opened device: show all keys in full digits, and why others are missing"),
+    KeyHelp("e", "", "in an opened process: show its environment, which may contain secrets", signals=True),
+    KeyHelp("f", "findings", "show the findings of rules"),
+    KeyHelp("t", "time", "change the time of the graphs: 1 min, 5 min, 1 h, 24 h; T goes back"),
+    KeyHelp("+ -", "zoom", "zoom the graphs in or out: 15 s to 24 h"),
+    KeyHelp("[ ]", "", "move the graphs back or forward by half their time (in a list of devices also left and right); 0 returns to now"),
+    KeyHelp("b", "", "add a metric to the graph, which m then changes; B removes it"),
+    KeyHelp("l", "", "show the training values (loss, step time, ...) of the next program that logs, or hide them"),
+    KeyHelp("p", "pause", "pause or resume the picture (also space, except in the list of processes)", fleet=True),
+    KeyHelp("space", "", "in the list of processes: tag or untag the selected one; x sends a signal to all tagged processes", signals=True),
+    KeyHelp("a", "all", "graph a metric for the selected device, as a line per device, or as minimum, median and maximum of all"),
     KeyHelp("v", "view", "show the devices as a list or as a map"),
-    KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
-    KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
-    KeyHelp("S", "", "save the latest reading as a document"),
-    KeyHelp("W", "", "save orders, columns, graphs and the theme for the next start", fleet=True),
-    KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end", fleet=True),
-    KeyHelp("left right", "", "in the list of processes: move its columns sideways, to read long commands to the end"),
-    KeyHelp("escape", "", "leave what is shown, or drop tags, or the filter", fleet=True),
-    KeyHelp("x", "signal", "send a signal to the chosen process, or to those that are tagged, after a question", signals=True),
+    KeyHelp("s", "summary", "summarise the devices since the start or the last reset; s again saves the summary"),
+    KeyHelp("r", "reset", "clear the history and restart the summary"),
+    KeyHelp("S", "", "save the latest reading as JSON"),
+    KeyHelp("W", "", "save orders, columns, graphs and theme for the next start", fleet=True),
+    KeyHelp("up down", "", "select another row (also k and j, page up and down, home, end; in the map left and right)", fleet=True),
+    KeyHelp("left right", "", "in the list of processes: scroll sideways, to read long commands"),
+    KeyHelp("escape", "", "close the open view, else return to now, drop the tags, or clear the filter", fleet=True),
+    KeyHelp("x", "signal", "send a signal to the selected process or to all tagged ones, after a question", signals=True),
 )
 """All keys, the most important first."""
 
@@ -247,8 +247,14 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     **{"=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge},
     **{"<": operator.lt, "<=": operator.le},
 }
-DEVICE_FIELDS = ("device", "name", "vendor", "kind", "state", "note", "holder", "uuid", "util", "gpu%", "mem", "mem%", "power", "temp")
-"""Filter fields of devices. ``mem`` is in GiB, ``mem%`` in percent, ``power`` in watts, ``temp`` in degrees Celsius."""
+DEVICE_FIELDS = (
+    *("device", "name", "vendor", "kind", "state", "note", "holder", "user", "uuid"),
+    *("util", "gpu%", "mem", "mem%", "power", "temp"),
+)
+"""Filter fields of devices.
+
+``user`` has the users of its processes. ``mem`` is in GiB, ``mem%`` in percent, ``power`` in watts, ``temp`` in degrees Celsius.
+"""
 PROCESS_FIELDS = ("pid", "user", "program", "command", "device", "holder", "type", "gpu%", "mem", "cpu%", "time")
 """Filter fields of processes. ``mem`` is in GiB, ``time`` in seconds."""
 NODE_FIELDS = ("node", "state", "kind", "note", "devices", "util", "power", "lost", "hot", "findings")
@@ -303,7 +309,7 @@ def _condition(word: str, known: tuple[str, ...]) -> Condition:
         return lambda fields: value in str(fields.get(name) or "").casefold()
     number = _NUMBER.fullmatch(value)
     if number is None and sign not in ("=", "!="):
-        raise InvalidOptionError(f"{word}: {value!r} is no number")
+        raise InvalidOptionError(f"{word}: {value!r} is not a number")
     compare = _COMPARE[sign]
 
     def holds(fields: Fields) -> bool:

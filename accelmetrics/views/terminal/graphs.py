@@ -26,6 +26,8 @@ LINE_MARKS = "*+ox#@%&"
 """Characters of lines on terminals without colours or Braille."""
 LARGEST_POWER = 1023
 """Largest power of two that a float can hold."""
+CLOCK_STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
+"""Seconds between two clock times on a time axis."""
 LEAST_HEIGHT = 3
 """Smallest height of a graph with its title."""
 
@@ -285,7 +287,7 @@ def _scale_label(row: int, height: int, scale: float, unit: str) -> str:
 
 
 def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0, across: int = 0) -> Drawn:
-    """Return the time axis of a graph: three to five intervals if there is room, else two.
+    """Return the time axis of a graph. Relative times have three to five intervals if there is room, else two; clock times are round.
 
     Args:
         seconds: Time span of the graph.
@@ -295,17 +297,27 @@ def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0,
         across: Columns between the scales; 0 for all to the right of the left scale.
     """
     across = across or columns - AXIS
-    size, unit = next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 2 * size or unit == "s")
-    # Prefer a number of intervals that makes the labels whole numbers.
-    steps = next((steps for steps in (4, 5, 3) if (seconds / size / steps).is_integer()), 4) if across >= 40 else 2
+    ticks: list[tuple[float, str]] = []  # seconds before the right edge, and the label
+    if end_ns:
+        end = time.localtime(end_ns / 1e9)
+        step = next((step for step in CLOCK_STEPS if seconds / step <= min(5, across / (10 if step < 60 else 7))), CLOCK_STEPS[-1])
+        since = (end_ns / 1e9 + end.tm_gmtoff) % step  # the time from the last round clock time to the right edge
+        for number in range(int((seconds - since) / step), -1, -1):
+            ago = since + number * step
+            ticks.append((ago, time.strftime("%H:%M:%S" if step < 60 else "%H:%M", time.localtime(end_ns / 1e9 - ago))))
+    else:
+        size, unit = next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 2 * size or unit == "s")
+        # Prefer a number of intervals that makes the labels whole numbers.
+        steps = next((steps for steps in (4, 5, 3) if (seconds / size / steps).is_integer()), 4) if across >= 40 else 2
+        ticks += [(seconds * step / steps, f"-{seconds * step / steps / size:g} {unit}") for step in range(steps, 0, -1)]
+        ticks.append((0.0, "now"))
     line, done = Line(style, columns).add("", width=AXIS), 0
-    for step in range(steps + 1):
-        ago = seconds * (steps - step) / steps
-        text = f"-{ago / size:g} {unit}" if step < steps else "now"
-        if end_ns:
-            text = time.strftime("%H:%M:%S" if seconds < 3600 else "%H:%M", time.localtime(end_ns / 1e9 - ago))
-        place = min(max(0, across * step // steps - (len(text) // 2 if step else 0)), across - len(text))
-        if place >= done:
+    for ago, text in ticks:
+        place = round(across * (1 - ago / seconds)) - len(text) // 2
+        if not end_ns:
+            place = min(max(0, place), across - len(text))
+        # A clock time that an edge would move away from its place is left out, so that the distances stay equal.
+        if done <= place <= across - len(text):
             line.add("", width=place - done).add(text, "dim")
             done = place + len(text)
     return line.parts()

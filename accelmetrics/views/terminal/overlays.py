@@ -38,12 +38,12 @@ Told = tuple[str, str, Role]
 """A name, a value in words, and the role of the value."""
 # Shown in the help.
 MARKS_MEAN = (
-    ("!", "a warning"),
-    ("X", "lost, hung, or a critical finding"),
-    ("-", "nothing to read, as it should be: unused, asleep; or no such value"),
-    ("hot full", "behind a number that is beyond its level of warning; ! below 100 columns"),
-    ("?", "older than two intervals"),
-    ("x", "in a history: nothing was read"),
+    ("!", "warning"),
+    ("X", "critical: lost, not answering, or a critical finding"),
+    ("-", "nothing to read and nothing wrong: unused or asleep; in a column: no such value"),
+    ("hot full", "after a number: above its warning level (! on a screen below 100 columns)"),
+    ("?", "after a number: older than two intervals"),
+    ("x", "in a graph: no reading at this time"),
 )
 
 
@@ -119,7 +119,8 @@ def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = F
     for mark, words in MARKS_MEAN:
         pages.text(words, name=mark)
     pages.title("filters")
-    pages.text("Words that a row has, and conditions with = != ~ > >= < <=, all of which must hold: user=ann gpu%>0. Memory is in GiB.")
+    pages.text("Words in a row, and conditions with = != ~ > >= < <=, separated by spaces: user=ann gpu%>0. A row must match all.")
+    pages.text("~ means contains. mem is in GiB, power in W, temp in degrees Celsius, time in seconds." if not fleet else "power is in kW.")
     for what, fields in (("of nodes", NODE_FIELDS),) if fleet else (("of devices", DEVICE_FIELDS), ("of processes", PROCESS_FIELDS)):
         pages.text(" ".join(fields), name=what)
     return pages.lines

@@ -146,7 +146,16 @@ def row_name(row: Row) -> str:
 
 def shown_devices(view: NodeView, choices: Choices) -> list[Row]:
     """Return the devices that match the user's filter, in the chosen order, and then all silent sources."""
-    devices = filtered(view.devices, choices.device_filter, DEVICE_FIELDS, device_fields)
+    users: dict[str, dict[str, None]] = {}  # by device, in the order of the processes
+    for process in view.processes:
+        for key in process.devices:
+            users.setdefault(key, {})[process.user] = None
+    devices = filtered(
+        view.devices,
+        choices.device_filter,
+        DEVICE_FIELDS,
+        lambda device: {**device_fields(device), "user": ",".join(users.get(device.key, ()))},
+    )
     name = ORDERED_BY.get(choices.device_order)
     if name is not None:
         return [*by_number(devices, lambda device: device.values.get(name), choices.device_reverse), *view.silent]
