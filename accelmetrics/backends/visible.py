@@ -109,7 +109,7 @@ def _chosen(
     find: Callable[[str], int | None],
     *,
     invalid: Literal["ends", "passed over", "unknown"] = "ends",
-    twice: Literal["ends", "counts once", "hides all", "unknown"] = "counts once",
+    repeated: Literal["ends", "counts once", "hides all", "unknown"] = "counts once",
     among: str = "here",
 ) -> tuple[list[int] | None, list[str]]:
     """Read a list entry by entry.
@@ -119,7 +119,7 @@ def _chosen(
         entries: The entries, split as the runtime splits the value.
         find: Returns the device that an entry names; None if it names none.
         invalid: How the runtime treats an entry that names no device.
-        twice: How the runtime treats an entry that repeats a device.
+        repeated: How the runtime treats an entry that repeats a device.
         among: The devices from which the list selects, for messages.
 
     Returns:
@@ -128,13 +128,13 @@ def _chosen(
     chosen: list[int] = []
     for entry in entries:
         device = find(entry)
-        fault = invalid if device is None else twice if device in chosen else ""
+        fault = invalid if device is None else repeated if device in chosen else ""
         if device is not None and not fault:
             chosen.append(device)
         elif fault == "unknown":
-            return None, [f"{variable} has {entry!r}: what its runtime makes of that is not documented"]
+            return None, [f"{variable} has {entry!r}: its effect is not documented"]
         elif fault == "hides all":
-            return [], [f"{variable} names a device twice ({entry!r}): the runtime then shows none"]
+            return [], [f"{variable} names a device twice ({entry!r}): the runtime hides all devices"]
         elif fault == "ends" and device is not None:
             return chosen, [f"{variable} ends at {entry!r}, which names a device for the second time"]
         elif fault == "ends":  # -1 is the usual way to end a list
@@ -181,16 +181,49 @@ def _within(number: int | None, count: int) -> int | None:
     return number if number is not None and 0 <= number < count else None
 
 
+def _first_set(environ: Environ, *variables: str) -> VisibleList | None:
+    """Return the first of these variables that is set."""
+    return next((VisibleList(variable, environ[variable]) for variable in variables if variable in environ), None)
+
+
+def _entries(value: str) -> list[str]:
+    return [entry.strip() for entry in value.split(",")]
+
+
+def _numbers_alone(
+    listed: VisibleList | None,
+    devices: Identities,
+    known: Mapping[int, int] | None = None,
+    entries: Sequence[str] | None = None,
+    ascending: bool = False,
+) -> VisibleSet:
+    """Apply a list of numbers. If it has any other entry, the result is unknown.
+
+    Args:
+        listed: The list; None if it is not set, and the program sees every device.
+        devices: The vendor's devices.
+        known: Positions of the devices by the numbers that the list uses; by default the vendor's numbers.
+        entries: The entries of the list, if it is more than numbers between commas.
+        ascending: Whether the program sees the devices in ascending order of numbers, rather than in the list's order.
+    """
+    if listed is None:
+        return VisibleSet(tuple(_by_number(devices)))
+    places = {device.vendor_index: place for place, device in enumerate(devices)} if known is None else known
+    numbers, caveats = _chosen(
+        listed.variable,
+        _entries(listed.value) if entries is None else entries,
+        lambda entry: int(entry) if re.fullmatch(r"(?a:\d{1,6})", entry) and int(entry) in places else None,
+        invalid="unknown",
+        repeated="unknown",
+    )
+    if numbers is None:
+        return VisibleSet(None, False, (listed,), tuple(caveats))
+    return VisibleSet(tuple(places[number] for number in (sorted(numbers) if ascending else numbers)), True, (listed,))
+
+
 # NVIDIA
 
 CUDA, CUDA_ORDER, PCI_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-_UNORDERED = (
-    f"{{}} and {CUDA_ORDER} is not {PCI_ORDER}: CUDA numbers the fastest first, and which that is cannot be known without starting it; "
-    f"set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
-)
-UNORDERED = _UNORDERED.format("the GPUs are of several models")
-NAMELESS = _UNORDERED.format("the model of a GPU that does not answer is not known")
-ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and no whole GPU beside it"
 
 
 def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
@@ -209,36 +242,38 @@ def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
 
     ``NVIDIA_VISIBLE_DEVICES`` belongs to the container runtime: it decides which devices a container has, before CUDA starts.
     """
-    value = environ.get(CUDA)
-    lists = () if value is None else (VisibleList(CUDA, value),)
+    listed = _first_set(environ, CUDA)
     gpus = [place for place, device in enumerate(devices) if not device.parent]
     models = {devices[place].name for place in gpus}
-    unordered = NAMELESS if len(models - {""}) < 2 else UNORDERED
+    unordered = (
+        f"{'a GPU does not report its model' if len(models - {''}) < 2 else 'the GPUs are of several models'} and {CUDA_ORDER} is not "
+        f"{PCI_ORDER}: CUDA numbers the fastest GPU first, and only CUDA knows which one that is; "
+        f"set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
+    )
     known = environ.get(CUDA_ORDER) == PCI_ORDER or len(gpus) < 2 or (len(models) == 1 and "" not in models)
     order = [gpus[place] for place in _by_pci_address([devices[place] for place in gpus])] if known else gpus
-    if value is None:
+    if listed is None:
         return _one_instance(order, devices, VisibleSet((), known, caveats=() if known else (unordered,)))
-    entries = [entry.strip() for entry in value.split(",")]
+    entries = _entries(listed.value)
     if entries[0].startswith(("GPU-", "MIG-")):
-        return _by_uuid(entries, devices, lists)
-    numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(gpus)), twice="hides all")
+        return _by_uuid(entries, devices, listed)
+    numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(gpus)), repeated="hides all")
     if not known and numbers:
         caveats.append(unordered)
         if len(numbers) < len(gpus):
-            return VisibleSet(None, False, lists, tuple(caveats))
+            return VisibleSet(None, False, (listed,), tuple(caveats))
         # The list names all GPUs, so only their order is unknown.
         numbers = list(range(len(gpus)))
-    seen = VisibleSet((), known or not numbers, lists, tuple(caveats))
+    seen = VisibleSet((), known or not numbers, (listed,), tuple(caveats))
     return _one_instance([order[number] for number in numbers or ()], devices, seen)
 
 
-def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleList, ...]) -> VisibleSet:
-    kind = entries[0][:4]
+def _by_uuid(entries: Sequence[str], devices: Identities, listed: VisibleList) -> VisibleSet:
     parents = {device.parent for device in devices} - {""}
     unlisted: list[str] = []
 
     def find(entry: str) -> int | None:
-        named = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
+        named = [place for place, device in enumerate(devices) if entry.startswith(entries[0][:4]) and device.uuid.startswith(entry)]
         legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/\d+/\d+", entry)
         # The entry may name an instance that is not listed. Drivers before R470 named instances by the GPU and two numbers, which
         # later UUIDs do not contain.
@@ -246,11 +281,12 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
             unlisted.append(entry)
         return named[0] if len(named) == 1 else None  # a beginning that several UUIDs share names none
 
-    chosen, caveats = _chosen(CUDA, entries, find, twice="hides all")
+    chosen, caveats = _chosen(CUDA, entries, find, repeated="hides all")
     if unlisted:
-        why = f"{unlisted[0]!r} names a MIG instance, and which one cannot be told by what is listed here"
-        return VisibleSet(None, False, lists, (why,))
-    return _one_instance(chosen or [], devices, VisibleSet((), True, lists, tuple(caveats)))
+        return VisibleSet(
+            None, False, (listed,), (f"{unlisted[0]!r} names a MIG instance that cannot be told from the devices listed here",)
+        )
+    return _one_instance(chosen or [], devices, VisibleSet((), True, (listed,), tuple(caveats)))
 
 
 def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) -> VisibleSet:
@@ -267,14 +303,13 @@ def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) 
     if not seen.ordered and len(split) > 1:
         return seen._replace(devices=None)
     first = instances[split[0]]
-    alone = len(chosen) == len(first) == 1
-    return seen._replace(devices=(first[0],), ordered=True, caveats=seen.caveats + (() if alone else (ONE_INSTANCE,)))
+    caveats = () if len(chosen) == len(first) == 1 else ("a program sees one MIG instance, the first that is visible, and no whole GPU",)
+    return seen._replace(devices=(first[0],), ordered=True, caveats=(*seen.caveats, *caveats))
 
 
 # AMD and Hygon
 
 ROCR, HIP, ORDINAL = "ROCR_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "GPU_DEVICE_ORDINAL"
-DOUBTFUL = f"{ORDINAL} is read by OpenCL programs; whether HIP programs heed it, ROCm's documentation and code disagree"
 
 
 def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
@@ -298,7 +333,7 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
         if not devices[card].parent:
             left += [part for part in order if devices[part].parent == devices[card].anchor] or [card]
     lists: list[VisibleList] = []
-    caveats: list[str] = []
+    caveats: tuple[str, ...] = ()
 
     def by_id(entry: str) -> int | None:
         if entry[:1].upper() != "G":
@@ -313,20 +348,17 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
 
     if ROCR in environ:
         lists.append(VisibleList(ROCR, environ[ROCR]))
-        entries = [entry.strip() for entry in environ[ROCR].split(",")] if environ[ROCR] else []
-        numbers, remarks = _chosen(ROCR, entries, by_id, twice="ends")
-        left = [left[number] for number in numbers or ()]
-        caveats += remarks
+        numbers, remarks = _chosen(ROCR, _entries(environ[ROCR]) if environ[ROCR] else (), by_id, repeated="ends")
+        left, caveats = [left[number] for number in numbers or ()], (*remarks,)
     variable = next((name for name in (*HIP, ORDINAL) if environ.get(name) and (name != ORDINAL or not lists)), "")
     if variable:
         among = f"among the {len(left)} that {ROCR} leaves" if lists else "here"
         lists.append(VisibleList(variable, environ[variable]))
         numbers, remarks = _chosen(variable, environ[variable].removesuffix(",").split(","), by_part_of_id, among=among)
-        left = [left[number] for number in numbers or ()]
-        caveats += remarks
+        left, caveats = [left[number] for number in numbers or ()], (*caveats, *remarks)
     if variable == ORDINAL:
-        caveats.append(DOUBTFUL)
-    return VisibleSet(tuple(left), True, tuple(lists), tuple(caveats))
+        caveats += (f"OpenCL programs read {ORDINAL}; ROCm's documentation and code disagree on whether HIP programs read it",)
+    return VisibleSet(tuple(left), True, tuple(lists), caveats)
 
 
 def _rocm_id(printed: str, digits: str = "016X") -> str:
@@ -355,22 +387,21 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
     order = _by_pci_address(devices)
     if environ.get(LEVEL_ZERO_ORDER, "0") != "1":
         order.sort(key=lambda place: devices[place].unified)
-    value = environ.get(LEVEL_ZERO, "")
-    if value in {"", "default"}:
+    listed = _first_set(environ, LEVEL_ZERO)
+    if listed is None or listed.value in {"", "default"}:
         return VisibleSet(tuple(order))
-    lists = (VisibleList(LEVEL_ZERO, value),)
     flat = environ.get(HIERARCHY) != "COMPOSITE"
     # Data Center GPU Max 1450 and 1550 have two tiles.
     if flat and any(re.search(r"(?a:\bMax 1[45]\d\d\b)", device.name) for device in devices):
-        return VisibleSet(None, False, lists, (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
-    entries = value.split(",")
+        return VisibleSet(None, False, (listed,), (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
+    entries = listed.value.split(",")
     names = {str(number): number for number in range(len(order))}
     numbers, _ = _chosen(
         LEVEL_ZERO, entries, lambda entry: None if flat and "." in entry else names.get(entry.partition(".")[0]), invalid="passed over"
     )
     unknown = [entry for entry in entries if not re.fullmatch(r"\d+(\.\d+)*", entry)]
     caveats = (f"{LEVEL_ZERO} has {unknown[0]!r}, which is no number",) if unknown else ()
-    return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, lists, caveats)
+    return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, (listed,), caveats)
 
 
 def see_intel(environ: Environ, devices: Identities) -> VisibleSet:
@@ -402,7 +433,6 @@ def see_intel(environ: Environ, devices: Identities) -> VisibleSet:
 TPU = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 CORES, CORE_COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
 ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
-LARGEST_RANGE = 4096
 
 
 def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
@@ -411,14 +441,10 @@ def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
     PyTorch/XLA and Ray set this name; ``TPU_VISIBLE_DEVICES`` is the older one (``torch_xla/core/xla_env_vars.py``;
     https://gist.github.com/skye/f82ba45d2445bb19d53545538754f9a3). On v2 and v3 a chip has two devices.
     """
-    variable = next((name for name in TPU if name in environ), "")
-    order = _by_number(devices)
-    if not variable:
-        return VisibleSet(tuple(order))
-    listed = VisibleList(variable, environ[variable])
-    if any(re.search(r"(?ai:\bv[23]\b)", f"{device.name} {device.architecture}") for device in devices):
-        return VisibleSet(None, False, (listed,), (f"{variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
-    return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)), rising=True)
+    listed = _first_set(environ, *TPU)
+    if listed is not None and any(re.search(r"(?ai:\bv[23]\b)", f"{device.name} {device.architecture}") for device in devices):
+        return VisibleSet(None, False, (listed,), (f"{listed.variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
+    return _numbers_alone(listed, devices, dict(enumerate(_by_number(devices))), ascending=True)
 
 
 def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
@@ -428,43 +454,24 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
     """
     if CORES in environ:
         listed = VisibleList(CORES, environ[CORES])
-        entries = [part for entry in listed.value.split(",") for part in number_range(entry.strip())]
-        return _numbers_alone(listed, entries, {device.vendor_index: place for place, device in enumerate(devices)}, rising=True)
+        entries = [part for entry in _entries(listed.value) for part in number_range(entry)]
+        return _numbers_alone(listed, devices, entries=entries, ascending=True)
     wanted = environ.get(CORE_COUNT, "0")
     lists = (VisibleList(CORE_COUNT, wanted),) if CORE_COUNT in environ else ()
     if wanted in {"0", str(len(devices))}:
         return VisibleSet(tuple(_by_number(devices)), True, lists)
     # The runtime takes the cores that are free when the program starts.
-    return VisibleSet(None, False, lists, (f"{CORE_COUNT}={wanted} says how many cores, not which",))
+    return VisibleSet(
+        None, False, lists, (f"{CORE_COUNT}={wanted} is a number of cores: which ones is known only after the program starts",)
+    )
 
 
 def number_range(entry: str) -> Sequence[str]:
-    """Return the entries of a range (``0-3``), or the entry itself if it is no range of at most :data:`LARGEST_RANGE`."""
+    """Return the entries of a range (``0-3``), or the entry itself if it is no range of at most 4,096 numbers."""
     found = re.fullmatch(r"(?a:(\d{1,6})-(\d{1,6}))", entry)
-    if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
+    if found is None or not 0 <= int(found[2]) - int(found[1]) < 4096:
         return (entry,)
     return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
-
-
-def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int], *, rising: bool) -> VisibleSet:
-    """Apply a list of numbers. If it has any other entry, the result is unknown.
-
-    Args:
-        listed: The list.
-        entries: Its entries.
-        known: Positions of the devices by the numbers that the list uses.
-        rising: Whether the program sees the devices in ascending order of numbers, rather than in the list's order.
-    """
-    numbers, caveats = _chosen(
-        listed.variable,
-        entries,
-        lambda entry: int(entry) if re.fullmatch(r"(?a:\d{1,6})", entry) and int(entry) in known else None,
-        invalid="unknown",
-        twice="unknown",
-    )
-    if numbers is None:
-        return VisibleSet(None, False, (listed,), tuple(caveats))
-    return VisibleSet(tuple(known[number] for number in (sorted(numbers) if rising else numbers)), True, (listed,), tuple(caveats))
 
 
 def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
@@ -472,21 +479,20 @@ def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
 
     (https://www.hiascend.com/document/detail/en/canncommercial/850/maintenref/envvar/envref_07_0028.html: ``1, 2,3`` is 1.)
     """
-    value = environ.get(ASCEND)
-    order = _by_number(devices)
-    if value is None:
+    listed, order = _first_set(environ, ASCEND), _by_number(devices)
+    if listed is None:
         return VisibleSet(tuple(order))
-    lists = (VisibleList(ASCEND, value),)
-    if value == "":
-        return VisibleSet(None, False, lists, (f"what an empty {ASCEND} does is not documented",))
+    if listed.value == "":
+        return VisibleSet(None, False, (listed,), (f"the effect of an empty {ASCEND} is not documented",))
 
     def find(entry: str) -> int | None:
         return _within(leading_number(entry), len(order)) if entry.isascii() and entry.isdecimal() else None
 
-    numbers, caveats = _chosen(ASCEND, value.split(","), find, twice="unknown")
+    numbers, caveats = _chosen(ASCEND, listed.value.split(","), find, repeated="unknown")
     if numbers is None or numbers != sorted(numbers):
-        return VisibleSet(None, False, lists, (f"{ASCEND}={value!r} is not in rising order, which alone is documented",))
-    return VisibleSet(tuple(order[number] for number in numbers), True, lists, tuple(caveats))
+        why = f"{ASCEND}={listed.value!r} is not in ascending order: the effect of another order is not documented"
+        return VisibleSet(None, False, (listed,), (why,))
+    return VisibleSet(tuple(order[number] for number in numbers), True, (listed,), tuple(caveats))
 
 
 # Gaudi
@@ -500,16 +506,13 @@ def see_gaudi(environ: Environ, devices: Identities) -> VisibleSet:
     Modules are numbered differently from ``hl-smi``. ``HABANA_VISIBLE_DEVICES`` belongs to the container runtime.
     (https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html)
     """
-    variable = next((name for name in GAUDI if name in environ), "")
-    if not variable:
-        return VisibleSet(tuple(_by_number(devices)))
-    listed = VisibleList(variable, environ[variable])
+    listed = _first_set(environ, *GAUDI)
     known = {device.module_id: place for place, device in enumerate(devices) if device.module_id is not None}
-    if len(known) < len(devices):
+    if listed is not None and len(known) < len(devices):
         return VisibleSet(
-            None, False, (listed,), (f"{variable} counts modules, and which device is which module is not told without hl-smi",)
+            None, False, (listed,), (f"{listed.variable} counts modules: the module of each device is known only with hl-smi",)
         )
-    return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], known, rising=False)
+    return _numbers_alone(listed, devices, known)
 
 
 # Kunlunxin
@@ -522,10 +525,10 @@ def see_kunlunxin(environ: Environ, devices: Identities) -> VisibleSet:
 
     ``XPULINK_VISIBLE_DEVICES`` takes precedence over both. (PaddlePaddle, ``_get_xpu_device`` and ``phi/backends/xpu/xpu_info.cc``)
     """
-    variable = next((name for name in KUNLUNXIN if name in environ), KUNLUNXIN[1])
-    if variable in environ and not environ[variable].strip():
-        return VisibleSet((), lists=(VisibleList(variable, environ[variable]),))
-    return _plain_list(variable)[1](environ, devices)
+    listed = _first_set(environ, *KUNLUNXIN)
+    if listed is not None and not listed.value.strip():
+        return VisibleSet((), lists=(listed,))
+    return _numbers_alone(listed, devices)
 
 
 # Rebellions, Tenstorrent, FuriosaAI, MetaX
@@ -541,8 +544,7 @@ def see_rebellions(environ: Environ, devices: Identities) -> VisibleSet:
 
     (https://docs.rbln.ai/latest/software/rbln_pytorch/environment_variables.html; vllm-rbln and torch-rbln, ``test``)
     """
-    variable = next((name for name in REBELLIONS if environ.get(name)), "")
-    return _plain_list(variable)[1](environ, devices)
+    return _numbers_alone(_first_set({name: value for name, value in environ.items() if value}, *REBELLIONS), devices)
 
 
 def see_tenstorrent(environ: Environ, devices: Identities) -> VisibleSet:
@@ -553,20 +555,20 @@ def see_tenstorrent(environ: Environ, devices: Identities) -> VisibleSet:
     ``docs/TT_VISIBLE_DEVICES.md`` and ``pci_device.cpp``)
     """
     order = _by_pci_address(devices)
-    if TENSTORRENT not in environ:
+    listed = _first_set(environ, TENSTORRENT)
+    if listed is None:
         return VisibleSet(tuple(order))
-    lists = (VisibleList(TENSTORRENT, environ[TENSTORRENT]),)
     chosen: set[int] = set()
-    for entry in filter(None, (each.strip() for each in environ[TENSTORRENT].split(","))):
+    for entry in filter(None, _entries(listed.value)):
         position = _within(plain_number(entry), len(order))
         if position is not None and order != _by_number(devices):
-            why = f"{TENSTORRENT} has {entry!r}: some releases count by PCI address and some by the driver's number, which differ here"
-            return VisibleSet(None, False, lists, (why,))
+            why = f"{TENSTORRENT} has {entry!r}: some releases count by PCI address, others by the driver's number, and these differ here"
+            return VisibleSet(None, False, (listed,), (why,))
         named = [place for place in order if not entry.isdecimal() and entry in pci_address(devices[place].pci_bus_id)]
         if position is None and not named:
-            return VisibleSet(None, False, lists, (f"{TENSTORRENT} has {entry!r}, which names no device: a program ends there",))
+            return VisibleSet(None, False, (listed,), (f"{TENSTORRENT} has {entry!r}, which names no device: the program fails",))
         chosen.update(named if position is None else [order[position]])
-    return VisibleSet(tuple(place for place in order if place in chosen), True, lists)
+    return VisibleSet(tuple(place for place in order if place in chosen), True, (listed,))
 
 
 def see_furiosa(environ: Environ, devices: Identities) -> VisibleSet:
@@ -575,16 +577,11 @@ def see_furiosa(environ: Environ, devices: Identities) -> VisibleSet:
     A number of devices without their names (``warboy(2)*1``) is not resolved. (furiosa-ai/device-api, ``config/inner.rs``; Ray,
     ``accelerators/furiosa.py``)
     """
-    if FURIOSA not in environ:
-        return VisibleSet(tuple(_by_number(devices)))
-    listed = VisibleList(FURIOSA, environ[FURIOSA])
-    entries = [entry.strip() for entry in listed.value.split(",")]
-    named = {entry: found[1] if (found := re.fullmatch(_FURIOSA_ENTRY, entry)) else entry for entry in entries}
-    known = {device.vendor_index: place for place, device in enumerate(devices)}
-    return _numbers_alone(listed, list(dict.fromkeys(named.values())), known, rising=False)
-
-
-_FURIOSA_ENTRY = r"(?a:(?:npu:?)?(\d{1,6})(?:(?::|pe)\d{1,6}(?:-\d{1,6})?)?)"
+    listed = _first_set(environ, FURIOSA)
+    form = r"(?a:(?:npu:?)?(\d{1,6})(?:(?::|pe)\d{1,6}(?:-\d{1,6})?)?)"
+    # Several entries may name cores of one device.
+    entries = dict.fromkeys(re.sub(f"^{form}$", r"\1", entry) for entry in _entries(environ.get(FURIOSA, "")))
+    return _numbers_alone(listed, devices, entries=list(entries))
 
 
 def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
@@ -594,8 +591,8 @@ def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
     """
     lists = tuple(VisibleList(name, environ[name]) for name in METAX if name in environ)
     if len({listed.value for listed in lists}) > 1:
-        return VisibleSet(None, False, lists, (f"{METAX[0]} and {CUDA} differ, and which of them decides is not documented",))
-    return _plain_list(lists[0].variable if lists else METAX[0])[1](environ, devices)
+        return VisibleSet(None, False, lists, (f"{METAX[0]} and {CUDA} differ: which one decides is not documented",))
+    return _numbers_alone(lists[0] if lists else None, devices)
 
 
 # Vendors whose list holds device numbers and nothing else
@@ -603,15 +600,7 @@ def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
 
 def _plain_list(variable: str) -> tuple[str, See]:
     """Return the rule of a runtime with a list of device numbers in the program's order. Other entries are not resolved."""
-
-    def see(environ: Environ, devices: Identities) -> VisibleSet:
-        if variable not in environ:
-            return VisibleSet(tuple(_by_number(devices)))
-        listed = VisibleList(variable, environ[variable])
-        known = {device.vendor_index: place for place, device in enumerate(devices)}
-        return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], known, rising=False)
-
-    return variable, see
+    return variable, lambda environ, devices: _numbers_alone(_first_set(environ, variable), devices)
 
 
 def declare_list(vendor: str, variable: str) -> None:

@@ -360,7 +360,7 @@ class IsolatedPart:
         except (EOFError, OSError):
             child.control.settimeout(min(EXIT_STATUS_WAIT, max(0.0, until - time.monotonic())))
             with suppress(OSError):
-                child.hear()
+                child.receive()
             self._drop(Reason.DRIVER_UNAVAILABLE, _exit_words(child.status))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")

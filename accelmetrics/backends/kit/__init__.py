@@ -6,7 +6,6 @@
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source reports all devices at once, and how devices are recognised;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: sources that are commands, commands that print a stream, and directories of files;
-- :mod:`~accelmetrics.backends.kit.asking`: commands that are called with a list of fields, or once for each device;
 - :mod:`~accelmetrics.backends.kit.fdinfo`: memory and engine time of programs on devices with DRM drivers;
 - :mod:`~accelmetrics.backends.kit.watchdog`: child processes that never outlive this one;
 - :mod:`~accelmetrics.backends.kit.library`: shared libraries, loaded without blocking the program;
@@ -21,8 +20,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.kit.asking import Query as Query, each_device as each_device
-    from accelmetrics.backends.kit.commands import Command as Command, Completed as Completed
+    from accelmetrics.backends.kit.commands import (
+        Command as Command,
+        Completed as Completed,
+        Query as Query,
+        each_device as each_device,
+    )
     from accelmetrics.backends.kit.fdinfo import DrmKeys as DrmKeys
     from accelmetrics.backends.kit.fields import (
         MEMORY as MEMORY,
@@ -71,8 +74,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.system import find_hardware as find_hardware
 
 _PUBLIC = {
-    "asking": "Query each_device",
-    "commands": "Command Completed",
+    "commands": "Command Completed Query each_device",
     "fdinfo": "DrmKeys",
     "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord "
     "coded difference is_absent number quoted share switched text total whole",

@@ -5,6 +5,8 @@
     COMMAND = Command(("rbln-smi", "rbln-stat"), ("--json",), install="install the driver package")
     COMMAND.run().stdout                           # or SourceError: not installed, may not be run, late
     connect = COMMAND.poll(parse)                  # what PolledBackend connects with: parse(text) gives the devices
+    connect = Query(COMMAND, ("index", "uuid", "power.draw"), "--query-gpu={fields}", "--format=csv,noheader")
+    connect = each_device(COMMAND, found, ("info", "-t", "common", "-i", "{id}"), parse)
 
 Every run keeps these promises, however the command behaves:
 
@@ -34,23 +36,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from accelmetrics.backends.guard import waiting_for
-from accelmetrics.backends.kit.fields import DENIED, Says, quoted
-from accelmetrics.backends.kit.parsing import parsed
+from accelmetrics.backends.guard import guarded, waiting_for
+from accelmetrics.backends.kit.fields import DENIED, DeviceRecord, Says, quoted
+from accelmetrics.backends.kit.parsing import parsed, rows
+from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
 from accelmetrics.backends.kit.tap import through
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.named_tuple import NamedTuple
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
 
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of standard output and standard error together."""
@@ -65,6 +66,8 @@ CONTROL = 2
 """Stream number of the watchdog's socket; 0 and 1 are the two outputs."""
 SHOWN = 300
 """Longest quotation of a command's own words, in characters."""
+SIDE_BY_SIDE = 8
+"""Most runs of one command at the same time."""
 
 MARK = "ACCELMETRICS_COMMAND"
 """Environment variable that identifies the descendants of one run."""
@@ -149,22 +152,20 @@ class Command:
         Raises:
             SourceError: It is not installed (``driver_unavailable``).
         """
-        passed_over: dict[str, SourceError] = {}
+        rejected: dict[str, SourceError] = {}
         found: list[str] = []
         for name in self.names:
-            while (path := find(name, self.directories, passed_over)) and path not in passed_over:
+            while (path := find(name, self.directories, rejected)) and path not in rejected:
                 foreign = self._foreign(path)
                 if foreign is None:
                     found.append(path)
                     break
-                passed_over[path] = foreign
-        if not found and passed_over:
-            raise next(iter(passed_over.values()))
-        if not found:
-            places = ", ".join(("PATH", *self.directories))
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{' or '.join(self.names)} was not found in {places}", advice=self.install)
-        # If this user may run none of them, running the first says so.
-        return next(filter(may_run, found), found[0])
+                rejected[path] = foreign
+        if found:
+            # If this user may run none of them, running the first reports it.
+            return next(filter(may_run, found), found[0])
+        message = f"{' or '.join(self.names)} was not found in {', '.join(('PATH', *self.directories))}"
+        raise next(iter(rejected.values()), SourceError(Reason.DRIVER_UNAVAILABLE, message, advice=self.install))
 
     def disown(self, words: str) -> None:
         """Skip the file that is found now, until it changes, because its output shows that it belongs to another vendor.
@@ -177,8 +178,6 @@ class Command:
 
     def _foreign(self, path: str) -> SourceError | None:
         """Return why this file is not the vendor's tool; None if it is. The file is asked once, until it changes."""
-        if not (self.proof or self._proven):
-            return None
         state = tool_state(path)
         if state not in self._proven and self.proof:
             *arguments, pattern = self.proof
@@ -187,8 +186,8 @@ class Command:
             except SourceError as error:
                 # The caller keeps this error, and a traceback would keep its frames alive.
                 return error.with_traceback(None)
-            ours = re.search(pattern, f"{answer.stdout}\n{answer.stderr}", re.IGNORECASE)
-            self._proven[state] = "" if ours else f"{path} is a tool of another vendor: {quoted(answer.words)}"
+            is_proven = re.search(pattern, f"{answer.stdout}\n{answer.stderr}", re.IGNORECASE)
+            self._proven[state] = "" if is_proven else f"{path} is a tool of another vendor: {quoted(answer.words)}"
         words = self._proven.get(state, "")
         return SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=self.install) if words else None
 
@@ -229,16 +228,12 @@ class Command:
                     found = True
                     yield sample
             except SourceError as error:
-                # Devices came before the error, so the tool itself works: report the parser's error.
-                if found:
-                    raise
-                known = self.said(completed)
-                # A JSON document without complaints that does not parse is a new format, so the parser's error says more than the
-                # tool's words.
+                # The parser's error says more than the tool's words if devices came before it, since the tool itself works then, or if
+                # a JSON document without complaints does not parse, since that is a new format.
                 is_document = ("{" in text or text.lstrip().startswith("[")) and not completed.stderr.strip()
-                if known is None and (not failed or is_document):
+                if found or ((not failed or is_document) and self.said(completed) is None):
                     raise
-                raise known or self.failure(completed) from error
+                raise self.failure(completed) from error
             if not found and (failed or self.said(completed)):
                 raise self.failure(completed)
 
@@ -274,7 +269,7 @@ class Command:
 
 
 @through
-def find(name: str, extra_directories: Iterable[str] = (), passed_over: Container[str] = ()) -> str | None:
+def find(name: str, extra_directories: Iterable[str] = (), rejected: Container[str] = ()) -> str | None:
     """Find the absolute path of a command.
 
     A file that this user may execute is preferred. If there is only one that the user may not execute, it is returned, so that the
@@ -284,12 +279,14 @@ def find(name: str, extra_directories: Iterable[str] = (), passed_over: Containe
         name: The bare name of the command.
         extra_directories: Where the vendor installs it, searched after ``PATH``; ``*`` matches part of a name. Relative directories
             are ignored.
-        passed_over: Paths to skip.
+        rejected: Paths to skip.
     """
-    absolute = [directory for directory in extra_directories if directory.startswith("/")]
-    vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
-    paths = (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor))
-    present = [path for path in paths if path not in passed_over and os.path.isfile(path)]  # noqa: PTH113 - pathlib's raises where a directory may not be searched
+    directories = _path()
+    for each in extra_directories:
+        if each.startswith("/"):
+            directories += map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,)
+    paths = (f"{directory.rstrip('/')}/{name}" for directory in directories)
+    present = [path for path in paths if path not in rejected and os.path.isfile(path)]  # noqa: PTH113 - pathlib's raises where a directory may not be searched
     return next(filter(may_run, present), present[0] if present else None)
 
 
@@ -379,15 +376,14 @@ class Child:
             self.directory = f"{tempfile.gettempdir()}/accelmetrics-{mark}"
         except FileNotFoundError:
             self.directory = ""
-        words = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
-        kept = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
-        reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
-        own = {name: value.format(**words) for name, value in environment.items()}
+        paths = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
+        variables = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
+        variables |= {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C", MARK: mark}
+        variables |= {name: value.format(**paths) for name, value in environment.items()}
         # This Python runs the watchdog. If a program embeds or freezes it, sys.executable is no interpreter: use the system's.
         interpreter = (not getattr(sys, "frozen", False) and sys.executable) or find("python3")
         if not interpreter:
-            why = "a command runs under a watchdog, which needs a Python interpreter: there is none"
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, why)
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "no Python interpreter was found: commands run under a watchdog that needs one")
         try:
             self.process = Watchdog(
                 interpreter,
@@ -399,7 +395,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=reduced | own | {MARK: mark},
+                env=variables,
             )
         except OSError as error:
             raise _not_started(self._path, error) from error
@@ -430,10 +426,10 @@ class Child:
                 for key, _ in ready:
                     if key.data == CONTROL:
                         try:
-                            process.hear()
+                            process.receive()
                         except FilesError as error:
-                            words = f"the files that {self._path} needs cannot be written: {error.strerror}"
-                            raise SourceError(Reason.DRIVER_UNAVAILABLE, words) from error
+                            message = f"the files that {self._path} needs cannot be written: {error.strerror}"
+                            raise SourceError(Reason.DRIVER_UNAVAILABLE, message) from error
                         except OSError as error:
                             raise _not_started(self._path, error) from error
                         selector.unregister(key.fd)
@@ -479,7 +475,150 @@ def _path() -> list[str]:
 
 def _not_started(path: str, error: OSError) -> SourceError:
     if isinstance(error, FileNotFoundError):
-        return SourceError(Reason.DRIVER_UNAVAILABLE, f"{path} is not there, or the interpreter that it names is not")
+        return SourceError(Reason.DRIVER_UNAVAILABLE, f"{path} does not exist, or the interpreter that it names does not")
     if isinstance(error, PermissionError):
         return SourceError(Reason.NO_PERMISSION, f"{path} may not be executed by this user")
     return SourceError(Reason.DRIVER_ERROR, f"{path} could not be started: {error.strerror or error}")
+
+
+class Query:
+    """Connects a polled backend to a command that takes a list of fields and prints one comma-separated row per device.
+
+    These tools refuse the whole query if a release does not know one of the fields. The query finds that field, leaves it out until
+    the tool's file changes, and reports it as missing in each record. A field that was refused for lack of permission is tried
+    again when the backend is reopened.
+
+    Args:
+        command: The command.
+        fields: The fields. The first two identify a device, and every release knows them. If the tool does not answer for these two
+            alone, the tool has failed and no field is to blame.
+        arguments: The command's arguments. ``{fields}`` is replaced by the fields, joined by commas. If no argument contains
+            ``noheader``, the column names come from the printed heading.
+        sample: Makes the device from the texts of a row, by field.
+    """
+
+    def __init__(
+        self, command: Command, fields: Sequence[str], *arguments: str, sample: Callable[[Mapping[str, Any]], DeviceSample] = DeviceSample
+    ) -> None:
+        self._command = command
+        self._fields = tuple(fields)
+        self._arguments = arguments
+        self._sample = sample
+        self._refused: dict[str, Unavailable] = {}
+        self._tool: tuple[object, ...] = ()
+
+    def __call__(self) -> PollOnce:
+        """Find the command."""
+        self._command.find()
+        # Permissions may have been granted since the backend was last opened, so those fields are tried again.
+        self._refused = {name: why for name, why in self._refused.items() if why.reason == Reason.NOT_SUPPORTED}
+        return self._poll
+
+    def _poll(self) -> Iterator[DeviceSample]:
+        # Another release may know the fields that this one refused.
+        if (tool := tool_state(self._command.find())) != self._tool:
+            self._tool, self._refused = tool, {}
+        asked = [name for name in self._fields if name not in self._refused]
+        for row in self._ask(asked)[0] or self._without_refused(asked):
+            yield self._sample({**self._refused, **row})
+
+    def _ask(self, fields: Sequence[str]) -> tuple[list[dict[str, str]], Completed]:
+        """Run the query for some fields. Without rows, the query was refused or there is no device."""
+        completed = self._command.run(*(each.replace("{fields}", ",".join(fields)) for each in self._arguments))
+        found = rows(completed.stdout, fields if any("noheader" in each for each in self._arguments) else ())
+        # A row that contains the field names is an error message that repeats the query.
+        return [row for row in found if row.get(fields[1]) != fields[1]], completed
+
+    def _without_refused(self, asked: Sequence[str]) -> list[dict[str, str]]:
+        """Find the refused fields, and return the rows of the other fields.
+
+        A refused field is named in the tool's message. If the message names none, or all, the fields are halved until a query fails
+        for one field.
+
+        Raises:
+            SourceError: The tool does not answer for the first two fields either.
+        """
+        known, pending = list(asked[:2]), [list(asked[2:])]
+        found, completed = self._ask(known)
+        if not found:
+            raise self._command.failure(completed)
+        while pending:
+            part = pending.pop()
+            answer, completed = self._ask([*known, *part])
+            if answer:
+                found, known = answer, [*known, *part]
+                continue
+            words = f"{completed.stdout}\n{completed.stderr}"
+            named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)]
+            if len(part) > 1 and len(named) in (0, len(part)):
+                # The message names no field, or repeats the whole query: bisect.
+                pending += [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
+            denied = self._command.failure(completed).reason == Reason.NO_PERMISSION
+            reason = Reason.NO_PERMISSION if denied else Reason.NOT_SUPPORTED
+            for name in named or part:
+                self._refused[name] = Unavailable(reason, f'{self._command.names[0]} refuses the field "{name}": {quoted(completed.words)}')
+            # The fields that the message does not name may still be known.
+            pending += [left] if (left := [name for name in part if name not in self._refused]) else []
+        return found
+
+
+def each_device(
+    command: Command,
+    find: Callable[[], Iterable[Mapping[str, object]]],
+    arguments: Sequence[str],
+    parse: Callable[[str], Iterable[Mapping[str, Any]]],
+) -> Connect:
+    """Connect a polled backend to a command that runs once for each device, up to ``SIDE_BY_SIDE`` at a time.
+
+    All runs of one poll share the command's timeout. If a run fails, the values of its device are missing for that reason; other
+    devices are not affected.
+
+    Args:
+        command: The command.
+        find: Lists the devices at each poll. It returns the known parts of each device, and these become part of its record.
+        arguments: The command's arguments; ``{name}`` is replaced by that part of the known parts.
+        parse: Makes a record from the output of one run, or several records if one run covers several devices.
+    """
+
+    def query(known: Mapping[str, object], until: float) -> list[DeviceSample]:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise SourceError(Reason.TIMED_OUT, f"{command.names[0]} was not run for this device: other devices took {command.timeout:g} s")
+        completed = command.run(*(each.format_map(known) for each in arguments), timeout=left)
+        try:
+            found = [DeviceSample({**known, **record}) for record in parsed(command.names[0], parse, completed.stdout)]
+        except SourceError as error:
+            # The vendor's known messages explain more than a parser's error.
+            raise command.said(completed) or error from error
+        if not found:
+            raise command.failure(completed)
+        return found
+
+    def poll() -> Iterator[DeviceSample]:
+        devices = list(find())
+        answers: list[list[DeviceSample]] = [[] for _ in devices]
+        until, gate = time.monotonic() + command.timeout, threading.Semaphore(SIDE_BY_SIDE)
+
+        def work(place: int) -> None:
+            with gate:
+                outcome = guarded(query, devices[place], until)
+            unread = DeviceRecord({name.lower(): part for name, part in devices[place].items()}, outcome.failure)
+            answers[place] = [DeviceSample(unread)] if outcome.value is None else outcome.value
+
+        # ThreadPoolExecutor is no option: the interpreter waits for its threads at exit, and one of these may hang in a tool.
+        name = f"accelmetrics {command.names[0]}"
+        workers = [threading.Thread(target=work, args=(place,), name=name, daemon=True) for place in range(len(devices))]
+        with waiting_for(command.find()):
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        for samples in answers:
+            yield from samples
+
+    def connect() -> PollOnce:
+        command.find()
+        return poll
+
+    return connect

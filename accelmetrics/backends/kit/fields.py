@@ -330,14 +330,20 @@ POWER_SHARE = share("powerPercent", "powerWatts", "enforcedPowerLimitWatts")
 
 
 class DeviceRecord:
-    """The values that a source reports of one device, by place. :func:`flat` makes one from a document; subclasses read on demand."""
+    """The values that a source reports of one device, by place. :func:`flat` makes one from a document; subclasses read on demand.
 
-    def __init__(self, places: Mapping[str, object]) -> None:
+    Args:
+        places: The values, by place in lower case.
+        missing: Why a device that could only be identified has no other values.
+    """
+
+    def __init__(self, places: Mapping[str, object], missing: Unavailable | None = None) -> None:
         self._places = places
+        self._missing = missing
 
     def get(self, place: str) -> object:
-        """Return the raw value at a place, ignoring case; None if there is nothing."""
-        return self._places.get(place.lower())
+        """Return the raw value at a place, ignoring case; if there is nothing, None or the reason ``missing``."""
+        return self._places.get(place.lower(), self._missing)
 
     def instances(self, place: str) -> Iterable[str]:
         """Return the instances that replace ``{}`` in a place: the positions of a list, the keys of an object."""

@@ -26,19 +26,17 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.guard import at_fork, waiting_for
 from accelmetrics.backends.kit.commands import SHOWN, Child, Command, start
 from accelmetrics.backends.kit.parsing import parsed
+from accelmetrics.backends.kit.polled import DeviceSample
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.snapshot import rfc3339_second
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.kit.polled import DeviceSample
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 """Shortest and longest pause in seconds between the end of a child and the start of the next; doubled after each end."""

@@ -111,7 +111,7 @@ class Watchdog(subprocess.Popen[bytes]):
                 self.control.sendall(packed)
             undo.pop_all()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Receive the watchdog's message that its process has ended; blocks until it comes.
 
         Raises:
