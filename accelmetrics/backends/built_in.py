@@ -149,6 +149,6 @@ _ROWS = (
     Registration("rockchip", "npu", "Rockchip", drivers=("devfreq/RKNPU",)),
     Registration("xdna", "npu", "AMD", ("1022:1502", "1022:17f0"), drivers=("accel/amdxdna",), held="/dev/accel/accel*", found_here=True),
     Registration("sophgo", "npu", "Sophgo", ("1e30:1682", "1e30:1684", "1f1c:1686"), ("/dev/bm-sophon*",)),
-    Registration("host", None, "", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
+    Registration("host", None, "", imports=(".host.drivers",) if sys.platform == "linux" else (".host.drivers", "psutil")),
 )
 BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}

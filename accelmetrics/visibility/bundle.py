@@ -33,8 +33,7 @@ from accelmetrics._version import __version__
 from accelmetrics.backends.kit.commands import Child, Completed
 from accelmetrics.backends.kit.system import read_text, sysroot
 from accelmetrics.backends.kit.tap import TAPS
-from accelmetrics.backends.nvidia import kernel_module_version
-from accelmetrics.backends.nvidia.maker import Maker
+from accelmetrics.backends.nvidia import Maker, kernel_module_version
 from accelmetrics.backends.nvidia.recorded import OWN, PLATFORM, RecordedCalls, RecordingLibrary
 from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339

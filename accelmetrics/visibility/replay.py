@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from accelmetrics.backends.kit.commands import GLANCE, Completed
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.backends.kit.tap import TAPS
-from accelmetrics.backends.nvidia.maker import Maker
+from accelmetrics.backends.nvidia import Maker
 from accelmetrics.backends.nvidia.recorded import LONGEST_WAIT, ReplayedLibrary
 from accelmetrics.schemas.errors import DocumentError, DriverGoneError, Reason, SourceError
 from accelmetrics.visibility.bundle import (

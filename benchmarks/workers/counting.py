@@ -24,7 +24,7 @@ import accelmetrics
 from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.contract import Backend, Driver
 from accelmetrics.backends.host import HostBackend
-from accelmetrics.backends.host.linux import linux_driver
+from accelmetrics.backends.host.drivers import linux_driver
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.testing import FakeBackend, FakeClock

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends import registry
-from accelmetrics.backends.ascend import dcmi, npu_smi
+from accelmetrics.backends import ascend, registry
 from accelmetrics.backends.kit import DeviceSample
 from accelmetrics.backends.kit.library import load_first
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -61,7 +60,7 @@ def library(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dcmi
     """The library of a machine with two chips, and no command."""
     made = Dcmi(tmp_path)
     monkeypatch.setenv("DCMI_STATE", str(made.state))
-    monkeypatch.setattr(dcmi, "LIBRARIES", (str(made.path),))
+    monkeypatch.setattr(ascend, "LIBRARIES", (str(made.path),))
     monkeypatch.setenv("PATH", "/nonexistent")
     del root
     return made
@@ -133,7 +132,7 @@ def test_chips_of_a_310p_share_an_address(tool: CommandStandIn, clock: FakeClock
 def test_the_power_of_a_310_is_the_rated_one(tool: CommandStandIn, clock: FakeClock) -> None:
     tool.behave(info(chip(0, 0, "310", name="310", power="12.8"), form="310"), asked="info")
     snapshot = sampled(clock)
-    assert snapshot.unavailable["npu.0.powerWatts"].detail == npu_smi.RATED.detail
+    assert snapshot.unavailable["npu.0.powerWatts"].detail == ascend.RATED.detail
     assert snapshot.devices[0].processes is None, "no table of processes was printed"
 
 
@@ -251,10 +250,10 @@ def test_details_are_asked_for_at_a_pace_of_their_own(tool: CommandStandIn, cloc
 
 
 def test_a_tool_that_hangs_is_ended(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npu_smi.COMMAND, "timeout", 0.3)
+    monkeypatch.setattr(ascend.COMMAND, "timeout", 0.3)
     tool.behave("", hang=True)
     with pytest.raises(SourceError) as caught:
-        npu_smi.TOOL.open()
+        ascend.TOOL.open()
     assert caught.value.reason == Reason.TIMED_OUT
 
 
@@ -271,7 +270,7 @@ def test_a_tool_that_hangs_is_ended(tool: CommandStandIn, monkeypatch: pytest.Mo
 def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
     tool.behave(stdout, stderr=stderr, status=status)
     with pytest.raises(SourceError) as caught:
-        npu_smi.TOOL.open()
+        ascend.TOOL.open()
     assert caught.value.reason == reason and words in str(caught.value)
 
 
@@ -284,7 +283,7 @@ def test_a_user_who_may_not_open_the_node(tool: CommandStandIn, tmp_path: Path, 
     node.chmod(0)
     tool.behave("dcmi module initialize failed. ret is -8005\n", status=1)
     with pytest.raises(SourceError) as caught:
-        npu_smi.TOOL.open()
+        ascend.TOOL.open()
     assert caught.value.reason == Reason.NO_PERMISSION
     assert "usermod -aG HwHiAiUser" in caught.value.advice
 
@@ -355,7 +354,7 @@ def test_what_the_library_refuses_is_a_reason(library: Dcmi, clock: FakeClock, l
 def test_an_older_library_without_some_functions(library: Dcmi, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they give has a reason, and a chip without the id of its die is known by its address."""
     lacking = ("dcmi_get_device_die_v2", "dcmi_get_device_ecc_info", "dcmi_get_device_resource_info", "dcmi_get_driver_version")
-    loaded = load_first("libdcmi.so", dcmi.LIBRARIES, "")
+    loaded = load_first("libdcmi.so", ascend.LIBRARIES, "")
 
     class Older:
         def __getattr__(self, name: str) -> object:
@@ -363,7 +362,7 @@ def test_an_older_library_without_some_functions(library: Dcmi, clock: FakeClock
                 raise AttributeError(name)
             return getattr(loaded, name)
 
-    monkeypatch.setattr(dcmi, "load_first", lambda *_: Older())
+    monkeypatch.setattr(ascend, "load_first", lambda *_: Older())
     snapshot = sampled(clock)
     assert library.path.exists() and snapshot.unavailable["npu.1.correctedMemoryErrors"].reason == Reason.NOT_SUPPORTED
     assert snapshot.metrics["npu.1.temp"] == 41
@@ -428,29 +427,29 @@ def test_a_user_who_may_not_open_the_node_and_the_library(
     (tmp_path / "root/dev/davinci_manager").touch()
     library.answers(f"v2 0 {newer}", "fail.dcmi_init 0 -8005", "fail.dcmiv2_init 0 -8005")
     with pytest.raises(SourceError, match="error -8005") as caught:
-        dcmi.LIBRARY.open()
+        ascend.LIBRARY.open()
     assert caught.value.reason == Reason.NO_PERMISSION and "HwHiAiUser" in caught.value.advice
 
 
 def test_a_library_that_lists_none(library: Dcmi) -> None:
     library.answers("fail.dcmi_get_card_list 0 -8008")
     with pytest.raises(SourceError, match="dcmi_get_card_list") as caught:
-        dcmi.LIBRARY.open()
+        ascend.LIBRARY.open()
     assert caught.value.reason == Reason.DEVICE_LOST
     library.answers("cards 0 0")
     with pytest.raises(SourceError, match="dcmi lists no NPU"):
-        dcmi.LIBRARY.open()
+        ascend.LIBRARY.open()
 
 
 def test_neither_library_nor_tool(library: Dcmi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcmi, "LIBRARIES", (f"{library.path}.gone",))
+    monkeypatch.setattr(ascend, "LIBRARIES", (f"{library.path}.gone",))
     with pytest.raises(SourceError, match=r"libdcmi\.so was not found .* npu-smi was not found in PATH") as caught:
         registry.load("ascend").open()
     assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
 
 
 def _answers(printed: str) -> Iterator[DeviceSample]:
-    return (DeviceSample({"number": number, **record}) for number, record in npu_smi.chips(printed).items())
+    return (DeviceSample({"number": number, **record}) for number, record in ascend.chips(printed).items())
 
 
 def test_fuzz() -> None:
@@ -462,11 +461,11 @@ def test_fuzz() -> None:
         )
         for form, chips in (("910B", 1), ("A3", 2), ("310", 2), ("950", 1))
     ]
-    fuzz(npu_smi.TOOL, npu_smi.Chips().parse, *tables)
+    fuzz(ascend.TOOL, ascend.Chips().parse, *tables)
 
 
 def test_fuzz_of_the_answers() -> None:
-    fuzz(npu_smi.TOOL, _answers, common(0, 2), usages(1, 2, "950"), memory(0), ecc(0, 2), source="npu-smi -t")
+    fuzz(ascend.TOOL, _answers, common(0, 2), usages(1, 2, "950"), memory(0), ecc(0, 2), source="npu-smi -t")
 
 
 def test_who_uses_a_chip_by_the_library(library: Dcmi, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:

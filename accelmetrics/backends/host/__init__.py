@@ -1,6 +1,6 @@
 """The host: CPU, memory, disks, network and the watched process, measured against the limits of its cgroup.
 
-``linux`` and ``portable`` assemble the collectors. ``collector`` has the table of keys, the reader and the driver. Each other file has one
+``drivers`` assembles the collectors. ``collector`` has the table of keys, the reader and the driver. Each other file has one
 subject: memory, processor, processes, disks and network. ``references`` reads the same values with psutil, for ``accelmetrics verify``.
 """
 
@@ -38,12 +38,12 @@ class HostBackend:
 
     def open(self) -> Driver:
         if _ON_LINUX:
-            from accelmetrics.backends.host.linux import linux_driver
+            from accelmetrics.backends.host.drivers import linux_driver
 
             # While a recorded machine is replayed, the clock stands still, so that no rate is computed from recorded
             # counters.
             return linux_driver(lambda: counted_at(time.monotonic()))
-        from accelmetrics.backends.host.portable import portable_driver
+        from accelmetrics.backends.host.drivers import portable_driver
 
         return portable_driver()
 

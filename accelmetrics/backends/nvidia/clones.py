@@ -22,9 +22,8 @@ from accelmetrics.backends.kit.fields import joined_words
 from accelmetrics.backends.kit.polled import PolledBackend
 from accelmetrics.backends.kit.sources import SourcesBackend
 from accelmetrics.backends.kit.system import PCI, find_pci, link_name
-from accelmetrics.backends.nvidia import knows_loader
+from accelmetrics.backends.nvidia import Maker, knows_loader
 from accelmetrics.backends.nvidia.gpu import open_driver
-from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import coverage
 
 
@@ -35,7 +34,7 @@ def clone(name: str, *, library: Sequence[str], tool: PolledBackend, **differenc
         name: The name of its registration, which has its maker, PCI ids and device nodes.
         library: The library's file name, and where the vendor installs it; ``*`` matches part of a name.
         tool: The vendor's command.
-        differences: The other attributes of its row (:class:`~accelmetrics.backends.nvidia.maker.Maker`).
+        differences: The other attributes of its row (:class:`~accelmetrics.backends.nvidia.Maker`).
     """
     row = BUILT_IN[name]
     maker = Maker(

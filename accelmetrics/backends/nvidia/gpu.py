@@ -26,12 +26,12 @@ from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Clock, Reading, ReadOptions, Value
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_slot, read_text
+from accelmetrics.backends.nvidia import Maker
 from accelmetrics.backends.nvidia.calls import EARLY, MEMORY_NAMES, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import SLEEPS, BoundDevice, Listed, NvidiaDriver, host_memory_total, of_unified_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,
     COLDEST,
@@ -72,9 +72,8 @@ from accelmetrics.backends.nvidia.nvml import (
     open_library,
     unavailable,
 )
-from accelmetrics.backends.nvidia.pcie import PcieThroughput
 from accelmetrics.backends.nvidia.processes import DeviceProcesses
-from accelmetrics.backends.nvidia.xid import Xids
+from accelmetrics.backends.nvidia.threads import PcieThroughput, Xids
 from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, pci_address
 

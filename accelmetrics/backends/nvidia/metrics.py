@@ -12,7 +12,7 @@ import math
 from functools import lru_cache
 
 from accelmetrics.backends.contract import Coverage
-from accelmetrics.backends.nvidia.maker import Maker
+from accelmetrics.backends.nvidia import Maker
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from accelmetrics.backends.contract import Driver, Number, Reader, ReadOptions
-from accelmetrics.backends.host.linux import linux_driver
+from accelmetrics.backends.host.drivers import linux_driver
 from tests.backends.host.tree import values_of
 from tests.support.programs import Program
 from tests.support.waiting import wait_for

@@ -13,7 +13,7 @@ from pytest_mock import MockerFixture
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host import HostBackend
 from accelmetrics.backends.host.collector import FIRST, HostDriver
-from accelmetrics.backends.host.portable import portable_driver
+from accelmetrics.backends.host.drivers import portable_driver
 from tests.backends.host.test_contract import assert_sound
 from tests.backends.host.tree import Clock, values_of
 

@@ -9,7 +9,7 @@ from pytest_mock import MockerFixture
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import GROUPS, needed_groups
-from accelmetrics.backends.host.portable import portable_driver
+from accelmetrics.backends.host.drivers import portable_driver
 from accelmetrics.backends.kit.system import KeptFile
 from accelmetrics.schemas.selection import MetricSelection
 from tests.backends.host.tree import PID, HostTree, values_of

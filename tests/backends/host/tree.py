@@ -6,7 +6,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.host.collector import HostDriver, HostReader
-from accelmetrics.backends.host.linux import linux_driver
+from accelmetrics.backends.host.drivers import linux_driver
 from accelmetrics.schemas.selection import MetricSelection
 
 PID = 4242

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.nvidia import pcie
+from accelmetrics.backends.nvidia import threads
 from accelmetrics.backends.nvidia.metrics import PCIE_RATES
 from tests.backends.nvidia.machine import MEASURING, Consume, Seen, Simulate, run_program
 from tests.simulators.nvml import NvmlSimulator, Ret
@@ -107,7 +107,7 @@ def test_old_values_are_not_served(machine: NvmlSimulator, consume: Consume) -> 
 
 def test_a_call_that_hangs_costs_these_values_of_one_gpu(machine: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Timed out there until the call returns, and it is not called a second time; other GPUs are measured."""
-    monkeypatch.setattr(pcie, "PATIENCE", 0.01)
+    monkeypatch.setattr(threads, "PATIENCE", 0.01)
     machine.rule(MEASURING, 1, hang=True)
     consumer = consume()
     consumer.read(1)
@@ -156,7 +156,7 @@ def test_nothing_is_left_after_closing(machine: NvmlSimulator, consume: Consume)
 
 def test_closing_while_a_call_hangs(machine: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library stays open for the call that uses it."""
-    monkeypatch.setattr(pcie, "PATIENCE", 0.01)
+    monkeypatch.setattr(threads, "PATIENCE", 0.01)
     machine.rule(MEASURING, hang=True)
     consumer = consume()
     consumer.read(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import NVIDIA, calls, details, gpm, links, metrics, nvml, processes, xid
+from accelmetrics.backends.nvidia import NVIDIA, calls, driver, gpm, links, metrics, nvml, processes, threads
 from accelmetrics.backends.nvidia.metrics import Call, NvmlField
 from accelmetrics.schemas import fabric
 
@@ -116,9 +116,9 @@ def test_the_layouts_of_processes() -> None:
 def test_the_layout_of_an_event() -> None:
     """That of the binding, where its long has 64 bits."""
     binding = pynvml.c_nvmlEventData_t
-    assert xid.EVENT.size == ctypes.sizeof(binding)
+    assert threads.EVENT.size == ctypes.sizeof(binding)
     assert (binding.device.offset, binding.eventType.offset, binding.eventData.offset) == (0, 8, 16)
-    assert pynvml.nvmlEventTypeXidCriticalError == xid.XID_EVENT
+    assert pynvml.nvmlEventTypeXidCriticalError == threads.XID_EVENT
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -189,6 +189,6 @@ def test_every_return_code_has_a_meaning() -> None:
 def test_numbers_of_what_is_told_on_request() -> None:
     """Levels of the topology, and what links lead to."""
     names = ("INTERNAL", "SINGLE", "MULTIPLE", "HOSTBRIDGE", "NODE", "SYSTEM")
-    assert list(details.LEVELS) == [getattr(pynvml, f"NVML_TOPOLOGY_{name}") for name in names]
-    kinds = (details.REMOTE_GPU, details.REMOTE_SWITCH)
+    assert list(driver.LEVELS) == [getattr(pynvml, f"NVML_TOPOLOGY_{name}") for name in names]
+    kinds = (driver.REMOTE_GPU, driver.REMOTE_SWITCH)
     assert kinds == (pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend, nvml, xid
+from accelmetrics.backends.nvidia import NvidiaBackend, nvml, threads
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import rules_of
@@ -24,7 +24,7 @@ from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.support.threads import own_threads
 from tests.support.waiting import wait_for
 
-PAUSE = xid.PAUSE
+PAUSE = threads.PAUSE
 VENDORS = Path(__file__).parents[3] / "docs" / "vendors.md"
 REGISTER, CREATE, FREE = "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", "nvmlEventSetFree"
 
@@ -32,7 +32,7 @@ REGISTER, CREATE, FREE = "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", "nvml
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, so that no test waits."""
-    monkeypatch.setattr(xid, "PAUSE", 0.01)
+    monkeypatch.setattr(threads, "PAUSE", 0.01)
 
 
 def until(consumer: Consumer, unit: int, condition: Callable[[Seen], bool]) -> Seen:
@@ -221,7 +221,7 @@ def test_a_driver_that_was_never_read_has_no_thread(simulator: NvmlSimulator, co
 
 def test_a_call_that_hangs_costs_the_counter_alone(simulator: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings go on, and closing does not wait: the library is left to the call that is in it."""
-    monkeypatch.setattr(xid, "LONGEST_CALL", 0.05)
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
     consumer = consume()
     simulator.rule(LISTENING, hang=True)
     consumer.read(0)
@@ -249,15 +249,15 @@ def test_the_thread_sleeps(simulator: NvmlSimulator, consume: Consume, monkeypat
     consumer.read(0)
     wait_for(lambda: simulator.count(LISTENING) >= 3)
     consumer.driver.close()
-    assert set(pauses) == {xid.PAUSE}
+    assert set(pauses) == {threads.PAUSE}
     assert len(pauses) >= simulator.count(LISTENING) - 1
-    assert xid.WAIT_MS <= 20
+    assert threads.WAIT_MS <= 20
 
 
 def test_how_often_it_looks_is_what_the_words_say() -> None:
     """In the module, and in what users read."""
     words = f"looks every {PAUSE:g} s"
-    assert words in str(xid.__doc__)
+    assert words in str(threads.__doc__)
     assert words in VENDORS.read_text(encoding="utf-8")
 
 
@@ -285,8 +285,8 @@ def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> N
         simulator,
         """
         import os, accelmetrics
-        from accelmetrics.backends.nvidia import nvml, xid
-        xid.PAUSE = 0.0
+        from accelmetrics.backends.nvidia import nvml, threads
+        threads.PAUSE = 0.0
         accelmetrics.sample(["nvidia"])
         def child():
             snapshot = accelmetrics.sample(["nvidia"])

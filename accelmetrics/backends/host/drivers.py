@@ -1,6 +1,7 @@
-"""The host on systems without ``/proc`` (macOS, Windows, the BSDs), read with psutil.
+"""The host's two drivers: one reads ``/proc`` and ``/sys``, the other one psutil on systems without them (macOS, Windows, the BSDs).
 
-The groups of keys and their meaning are the same. A value that only Linux counts is ``not_supported``.
+The groups of keys and their meaning are the same. A value that only Linux counts is ``not_supported`` elsewhere. On Linux the driver owns
+open files and the list of sensors, and the reader owns the last counters, from which rates are computed.
 """
 
 from __future__ import annotations
@@ -13,18 +14,79 @@ from functools import partial
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, HostDriver, HostReader, MonotonicTime
-from accelmetrics.backends.host.disks_network import DiskIo, collect_filesystems, disk_collector, network_collector
-from accelmetrics.backends.host.memory import collect_memory
-from accelmetrics.backends.host.process import PsutilProcesses, process_collector
-from accelmetrics.backends.host.processor import CpuTime, collect_load, cpu_collector
-from accelmetrics.backends.kit.system import Memory
+from accelmetrics.backends.host.collector import INFINIBAND, CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
+from accelmetrics.backends.host.disks_network import (
+    DiskIo,
+    choose_disks,
+    collect_filesystems,
+    collect_retransmits,
+    counts_elsewhere,
+    disk_collector,
+    file_system_usage,
+    infiniband_collector,
+    network_collector,
+    parse_diskstats,
+    parse_net_dev,
+    parse_retransmits,
+)
+from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
+from accelmetrics.backends.host.process import LinuxProcesses, PsutilProcesses, numbers_are_ours, process_collector
+from accelmetrics.backends.host.processor import (
+    NO_RAPL,
+    CpuTime,
+    collect_load,
+    collect_power,
+    collect_temperature,
+    cpu_collector,
+    find_rapl_zones,
+    find_temperatures,
+    parse_loads,
+    parse_stat,
+)
+from accelmetrics.backends.kit.system import Files, Memory, parse_meminfo
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")
-
 _LINUX_ONLY = Unavailable(Reason.NOT_SUPPORTED, "read on Linux only")
 _MICROSECONDS = 1_000_000
+
+
+# Not psutil: its costly calls take ten times as long as these direct reads.
+def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
+    """Return the driver of the host. ``clock`` returns monotonic seconds; tests replace it."""
+    files = Files()
+    temperatures, zones, own_numbers = find_temperatures(), find_rapl_zones(), numbers_are_ours()
+
+    def parsed(path: str, parse: Callable[[bytes], T], pieces: bool = False) -> Callable[[], T]:
+        file = files.keep(path, pieces)
+        return lambda: parse(file.read())
+
+    def collectors(options: ReadOptions) -> list[CachedCollector]:
+        processes = LinuxProcesses(files, options.pid, own_numbers)
+        sensors = [files.keep(path) for path in temperatures]
+        packages = [files.keep(path) for path in zones]
+        power = partial(collect_power, packages, Counter(zones)) if packages else partial(HostReader.fail, why=NO_RAPL)
+        # The kernel returns these two files a page at a time.
+        disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
+        interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
+        segments = parsed("/proc/net/snmp", parse_retransmits)
+        # The order matters: percentages of the process are shares of the cgroup's limits and of the host's memory.
+        return [
+            CachedCollector("cpus", "/proc/stat", cpu_collector(parsed("/proc/stat", parse_stat))),
+            CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files, options.pid)),
+            CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
+            CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
+            CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
+            CachedCollector("disks", "/proc/diskstats", disk_collector(disks, partial(choose_disks, options.disk_paths))),
+            CachedCollector("network", "/proc/net/dev", network_collector(interfaces, counts_elsewhere)),
+            CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
+            CachedCollector("infiniband", INFINIBAND, infiniband_collector(options.metrics)),
+            CachedCollector("load", "/proc/loadavg", partial(collect_load, parsed("/proc/loadavg", parse_loads))),
+            CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
+            CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", power),
+        ]
+
+    return HostDriver("proc", collectors, files.close, clock)
 
 
 def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -> HostDriver:
@@ -41,7 +103,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
         processes = PsutilProcesses(psutil, options.pid)
         disks = disk_collector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
         network = network_collector(_reading(traffic, psutil), is_loopback)
-        usage = partial(file_system_usage, psutil)
+        usage = partial(disk_usage, psutil)
         linux_only = ("cgroup", "tcp", "temperature", "power")
         return [
             CachedCollector("cpus", "psutil.cpu_times", cpu_collector(_reading(cpu_times, psutil))),
@@ -93,7 +155,7 @@ def memory(psutil: Any) -> Memory:
     return Memory(main.total, main.available, swap.total, swap.total - swap.used)
 
 
-def file_system_usage(psutil: Any, path: str) -> tuple[int, int]:
+def disk_usage(psutil: Any, path: str) -> tuple[int, int]:
     """Return the bytes used in the file system of a path, and the bytes available to ordinary users.
 
     Raises:
