@@ -267,7 +267,7 @@ ERRORS = {
 }
 HBM, DDR = 2, 0
 """Kinds of memory for ``ecc_info``."""
-NPU, CARDS, CHIPS, PROCESSES, ROOM = 0, 64, 16, 64, 4096
+NPU, MOST_CARDS, MOST_CHIPS, MOST_PROCESSES, ROOM = 0, 64, 16, 64, 4096
 """Type of a chip that computes; most cards, chips and processes; bytes of a buffer, many times the largest struct."""
 PROCESS = struct.Struct("@iL")
 ECC_OFF = Unavailable(Reason.NOT_SUPPORTED, "ECC is switched off")
@@ -338,14 +338,14 @@ def poll(library: Any, prefix: str) -> Iterator[DeviceSample]:
 
 def _by_card(library: Any, failures: list[Unavailable]) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield the computing chips as (card, chip), each with its logical number. Failures are added to ``failures``."""
-    count, cards = ctypes.c_int(), (ctypes.c_int * CARDS)()
-    if code := library.dcmi_get_card_list(ctypes.byref(count), cards, CARDS):
+    count, cards = ctypes.c_int(), (ctypes.c_int * MOST_CARDS)()
+    if code := library.dcmi_get_card_list(ctypes.byref(count), cards, MOST_CARDS):
         raise SourceError(*why("dcmi_get_card_list", code))
-    for card in cards[: max(0, min(count.value, CARDS))]:
+    for card in cards[: max(0, min(count.value, MOST_CARDS))]:
         chips = ctypes.c_int()
         if code := library.dcmi_get_device_num_in_card(card, ctypes.byref(chips)):
             failures.append(why("dcmi_get_device_num_in_card", code))
-        for chip in range(0 if code else min(chips.value, CHIPS)):
+        for chip in range(0 if code else min(chips.value, MOST_CHIPS)):
             kind, logical = ctypes.c_int(-1), ctypes.c_int(-1)
             if code := library.dcmi_get_device_type(card, chip, ctypes.byref(kind)):
                 failures.append(why("dcmi_get_device_type", code))
@@ -356,10 +356,10 @@ def _by_card(library: Any, failures: list[Unavailable]) -> Iterator[tuple[tuple[
 
 def _by_number(library: Any, _: list[Unavailable]) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield the chips of the 950 by number."""
-    count, chips = ctypes.c_int(), (ctypes.c_int * CARDS)()
-    if code := library.dcmiv2_get_device_list(chips, ctypes.byref(count), CARDS):
+    count, chips = ctypes.c_int(), (ctypes.c_int * MOST_CARDS)()
+    if code := library.dcmiv2_get_device_list(chips, ctypes.byref(count), MOST_CARDS):
         raise SourceError(*why("dcmiv2_get_device_list", code))
-    for chip in chips[: max(0, min(count.value, CARDS))]:
+    for chip in chips[: max(0, min(count.value, MOST_CARDS))]:
         yield (chip,), chip
 
 
@@ -404,12 +404,12 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
 def _processes(library: Any, prefix: str, ids: tuple[int, ...]) -> Processes:
     """Return the processes of a chip with their memory on it. The library lists at most 32."""
     name = f"{prefix}_get_device_{'resource_info' if prefix == BY_CARD else 'proc_mem_info'}"
-    buffer, count = ctypes.create_string_buffer(PROCESS.size * PROCESSES), ctypes.c_int()
+    buffer, count = ctypes.create_string_buffer(PROCESS.size * MOST_PROCESSES), ctypes.c_int()
     function = getattr(library, name, None)
     code = LACKING if function is None else function(*ids, buffer, ctypes.byref(count))
     if code:
         return why(name, code)
-    listed = PROCESS.iter_unpack(buffer.raw[: PROCESS.size * max(0, min(count.value, PROCESSES))])
+    listed = PROCESS.iter_unpack(buffer.raw[: PROCESS.size * max(0, min(count.value, MOST_PROCESSES))])
     return tuple(DeviceProcess(pid, "compute", memory) for pid, memory in listed if pid > 0)
 
 

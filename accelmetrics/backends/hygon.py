@@ -168,10 +168,10 @@ def open_files(clock: Clock) -> Driver:
 
 def coverage() -> Coverage:
     """Return the metrics of the files and of the command. Only the files have processes."""
-    from accelmetrics.backends.amd import sysfs
+    from accelmetrics.backends.amd import in_process
 
-    pairs = (*sysfs.CARDS.words.items(), *TOOL.coverage().devices.items())
-    return Coverage(joined_words(pairs), sysfs.PARTITIONS.words, processes=PROCESSES)
+    pairs = (*in_process.CARDS.words.items(), *TOOL.coverage().devices.items())
+    return Coverage(joined_words(pairs), in_process.PARTITIONS.words, processes=PROCESSES)
 
 
 backend = SourcesBackend("hygon", "gpu", {"sysfs": open_files, "hy-smi": TOOL}, coverage=coverage)

@@ -96,7 +96,7 @@ def test_a_process_that_may_take_over_has_imported_its_backends(tmp_path: Path) 
     text = """
     with monitor:
         until(lambda: monitor.latest)
-        tell(monitor.channel.role, [name for name in ("nvidia.calls", "amd.sysfs") if f"accelmetrics.backends.{name}" in sys.modules])
+        tell(monitor.channel.role, [name for name in ("nvidia.calls", "amd.in_process") if f"accelmetrics.backends.{name}" in sys.modules])
         wait_to_go_on()
     """
     with NvmlSimulator(1) as simulator, ExitStack() as stack:

@@ -62,14 +62,14 @@ PROCESSES = {
 
 
 def _coverage() -> Coverage:
-    from accelmetrics.backends.amd import amd_smi, amdsmi, rocm_smi, sysfs
+    from accelmetrics.backends.amd import amd_smi, amdsmi, in_process, rocm_smi
     from accelmetrics.backends.kit.fields import joined_words
 
     commands = (source.backend().coverage().devices for source in (amd_smi, rocm_smi))
-    sources = (sysfs.CARDS.words, amdsmi.TABLE.words, *commands)
+    sources = (in_process.CARDS.words, amdsmi.TABLE.words, *commands)
     return Coverage(
         joined_words(pair for words in sources for pair in words.items()),
-        sysfs.PARTITIONS.words,
+        in_process.PARTITIONS.words,
         processes=PROCESSES,
     )
 

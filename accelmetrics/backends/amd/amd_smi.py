@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, gpus, is_integrated
-from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
+from accelmetrics.backends.amd.rocm_smi import Flag, Flags
 from accelmetrics.backends.amd.values import (
     UNDOCUMENTED_ENERGY,
     card_of,

@@ -206,7 +206,7 @@ def test_opening_reads_nothing_of_a_card_that_sleeps_that_would_wake_it(tree: Tr
         path.unlink()
         path.symlink_to(tree.root / "trap")  # a FIFO without a writer: opening it waits
     os.mkfifo(tree.root / "trap")
-    monkeypatch.setattr("accelmetrics.backends.amd.sysfs.list_directory", _no_sensors)
+    monkeypatch.setattr("accelmetrics.backends.amd.in_process.list_directory", _no_sensors)
     opened = backend.open()
     assert opened.reader(OPTIONS).read(0, []).unavailable["gpu"].reason == Reason.SUSPENDED
 
