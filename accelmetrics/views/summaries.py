@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, consecutive, counted, energy, fixed, printable
+from accelmetrics.schemas.text import GIB, KWH_FROM, MIB, aligned, cells, clipped, consecutive, counted, energy, fixed, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -170,9 +170,10 @@ def of_job(summary: Plain) -> str:
         f"  energy: {energy_text(summary['energy_joules'])}",
     ]
     rows = [("", *(heading for heading, *_ in JOB_COLUMNS), "energy")]
-    for device in summary["devices"]:
+    energy_unit, energies = energy_column([device["energy_joules"] for device in summary["devices"]])
+    for device, used in zip(summary["devices"], energies, strict=True):
         cells = (cell_text(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
-        rows.append((device["device"], *cells, energy_text(device["energy_joules"])))
+        rows.append((device["device"], *cells, used if used == NONE else f"{used} {energy_unit}"))
     doubts = doubt_lines({device["device"]: device["energy_reason"] for device in summary["devices"] if device.get("energy_reason")})
     return "\n".join((*lines, *aligned(rows, "  ", numeric=True), *doubts)) + "\n"
 
@@ -213,7 +214,8 @@ def device_table(
         for (title, name, unit, scale), parts in zip(COLUMNS, shape, strict=True):
             columns = [[part, *(cell_text(held[name], part, "", scale, _digits(part, scale)) for _, held, _ in devices)] for part in parts]
             groups.append((f"{title}, {unit.strip()}", columns))
-        groups.append(("", [["energy", *(energy_text(joules) for *_, joules in devices)]]))
+        energy_unit, energies = energy_column([joules for *_, joules in devices])
+        groups.append(("energy", [[energy_unit, *energies]]))
         blocks: list[list[str]] = []
         for title, columns in groups:
             right = bool(blocks)  # numbers end below each other
@@ -256,6 +258,13 @@ def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: flo
 def energy_text(joules: float | None) -> str:
     """Return energy in joules, or in kWh if it is large; a dash if unknown."""
     return NONE if joules is None else energy(joules)
+
+
+def energy_column(joules: Sequence[float | None]) -> tuple[str, list[str]]:
+    """Return the unit for a column of energies, and the energies in it: kWh if the largest one is displayed in kWh, else joules."""
+    largest = max((abs(one) for one in joules if one is not None), default=0.0)
+    unit, size, digits = ("J", 1.0, 0) if largest < KWH_FROM else ("kWh", 3.6e6, 3)
+    return unit, [NONE if one is None else fixed(one / size, digits) for one in joules]
 
 
 def work_of_devices(rate: Mapping[str, float | None], devices: int) -> Plain:

@@ -37,10 +37,10 @@ def test_a_line_for_each_device() -> None:
     title, units, headings, first, second = of_window(window, latest, "epoch 3").splitlines()
     assert title.startswith(f"epoch 3: {window.duration:.1f} s, ")
     assert title.endswith(" readings")
-    assert units.split() == ["util,", "%", "memory,", "GiB", "power,", "W", "temp,", "°C"]
+    assert units.split() == ["util,", "%", "memory,", "GiB", "power,", "W", "temp,", "°C", "energy"]
     assert [round(float(cell) + 0.1) for cell in first.split()[1:8]] == [86, 86, 1, 1, 300, 300, 35]
     assert [float(cell) for cell in second.split()[1:3]] == [0, 0]
-    assert headings.split() == [*["mean", "max"] * 3, "max", "energy"]
+    assert headings.split() == [*["mean", "max"] * 3, "max", "J"]
     assert len({len(headings), len(first), len(second)}) == 1
 
 

@@ -43,8 +43,10 @@ FOUND = "#a3003d"
 """Colour of findings. No device has it."""
 KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": FOUND}
 GRID, SHADE = "#e3e6ea", "#eef1f4"
-WIDTH, NARROW, HEIGHT, ROW, FRAME = 7.2, 4.2, 2.4, 0.18, 0.7
-"""Inches: width of a picture, width in a column of a page, height of a picture, height of a row, and margins above and below rows."""
+WIDTH, HEIGHT, ROW, FRAME = 7.2, 2.4, 0.18, 0.7
+"""Inches: width and height of a picture, height of a row, and margins above and below rows."""
+NARROW, QUARTER, LOW_ROW = 4.2, 3.2, 0.14
+"""Inches on a page: width of a picture in one of three and of four columns, and the height of a row in the latter."""
 DPI, PAGE_DPI = 200, 130
 """PNG resolution of files, and of the pictures in a page, where all of them add to its size."""
 LETTERS = 110.0
@@ -234,7 +236,8 @@ def draw_spread(spread: MeasureSpread, page: bool = False) -> Figure:
     """
     factor = spread.factor
     title = "" if page else f"{spread.title}, {spread.unit}".removesuffix(", ")
-    figure, axes = _axes(title, FRAME + ROW * (len(spread.rows) + (not page)), NARROW if page else WIDTH)
+    height = FRAME + (LOW_ROW * len(spread.rows) if page else ROW * (len(spread.rows) + 1))
+    figure, axes = _axes(title, height, QUARTER if page else WIDTH)
     for position, (_, held) in enumerate(spread.rows):
         marks: list[Any] = [
             axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1),

@@ -27,11 +27,13 @@ from accelmetrics.views.report.plots import ALIGNED, Axis, Pictures, aligned, la
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
-from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, named
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_column, named
 
 PARTS = ("mean", "max", "p95")
 FEW = 6
 """Number of metric names that a cell shows. More are folded."""
+MOST_OPEN = 8
+"""Number of devices from which on a comparison folds the tables of the two runs' devices."""
 SCRIPTS = (("assets", "uPlot.iife.min.js"), ("report/templates", "report.js"))
 STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
 DETAILED = ("utilization_percent", "power_watts", "temperature_celsius", "smClock")
@@ -70,7 +72,7 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
         _periods(report),
         _energy([("", report)]),
     ]
-    sections += [_distributions(found), _missing(report), _provenance([("", report)], found)]
+    sections += [_distributions(found), _missing([("", report)]), _provenance([("", report)], found)]
     return _document(title, header, sections, found, drawn.axis)
 
 
@@ -84,12 +86,7 @@ def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time"
     sections.append(_energy(runs))
     for letter, report in runs:
         sections += [_verdict(report, letter), _summary(report, letter)]
-    same = _missing(comparison.a)
-    if same is not None and (other := _missing(comparison.b)) is not None and tostring(same) == tostring(other):
-        sections.append(same)
-    else:
-        sections += [_missing(report, letter) for letter, report in runs]
-    sections.append(_provenance(runs, found))
+    sections += [_missing(runs), _provenance(runs, found)]
     return _document(title, header, sections, found, drawn.axis)
 
 
@@ -358,10 +355,12 @@ def _around(report: RunReport) -> Iterator[Element]:
 def _summary(report: RunReport, letter: str = "") -> Element:
     devices = report.document["devices"]
     lines = {(series.device, series.measure): series for stream in report.streams for series in stream.series if series.measure}
-    heads = ["device", "throttled", *(word for _ in COLUMNS for word in (*PARTS, "over time")), "energy", "samples"]
+    joules = [device["energy"] and device["energy"]["joules"] for device in devices.values()]
+    unit, energies = energy_column(joules)
+    heads = ["device", "throttled", *(word for _ in COLUMNS for word in (*PARTS, "over time")), f"energy, {unit}", "samples"]
     groups = [("", 2), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 2)]
     rows: list[list[Element | str]] = []
-    for label, device in devices.items():
+    for (label, device), used, shown in zip(devices.items(), joules, energies, strict=True):
         spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
         row: list[Element | str] = [label, ", ".join(spans) or NONE]
         for title, name, _, scale in COLUMNS:
@@ -369,12 +368,14 @@ def _summary(report: RunReport, letter: str = "") -> Element:
             spark = None if series is None else _sparkline(series, f"{title} of {label} over time")
             row += [_cell(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
             row.append(element("td", spark))
-        joules = device["energy"] and device["energy"]["joules"]
-        row += [_value(joules, write=energy_text), element("td", str(device["samples"]), class_="number")]
+        row += [_cell(shown, used), element("td", str(device["samples"]), class_="number")]
         rows.append(row)
     if not rows:
         return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
-    return _section("summary", "Summary", table("Every device over the whole recording", heads, rows, groups), letter=letter)
+    whole = table("Every device over the whole recording", heads, rows, groups)
+    if letter and len(rows) > MOST_OPEN:
+        whole = element("details", element("summary", counted(len(rows), "device")), whole)
+    return _section("summary", "Summary", whole, letter=letter)
 
 
 def _sparkline(series: ReducedSeries, text: str) -> Element:
@@ -462,7 +463,8 @@ def _periods(report: RunReport) -> Element | None:
     if not periods:
         return None
     kinds = list(dict.fromkeys(kind for period in periods for kind in period["work"]))
-    heads = ["period", "times", "lasted", "util mean", "power mean of all", "power max of one", "energy", "steps"]
+    unit, energies = energy_column([one["energy_joules"] for one in periods])
+    heads = ["period", "times", "lasted", "util mean", "power mean of all", "power max of one", f"energy, {unit}", "steps"]
     for kind in kinds:
         heads += [f"{kind}/s", f"{kind}/J"]
     priced = any(one["cost"] is not None for one in periods)
@@ -471,11 +473,11 @@ def _periods(report: RunReport) -> Element | None:
     currency = (report.document["energy"]["price"] or {}).get("currency", "")
     heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["by the hour"] * rented + ["g CO2e"] * weighed
     rows: list[Cells] = []
-    for one in periods:
+    for one, energy in zip(periods, energies, strict=True):
         cells: list[Element | str] = [one["name"], _value(one["times"], write="{:.0f}".format), _value(one["seconds"], write=lasting)]
         for name, shown in (("utilization_mean", "{:.1f}%"), ("power_watts_mean", "{:.1f} W"), ("power_watts_max", "{:.1f} W")):
             cells.append(_value(one[name], write=shown.format))
-        cells += [_value(one["energy_joules"], write=energy_text), _value(one["steps"], write="{:.0f}".format)]
+        cells += [_cell(energy, one["energy_joules"]), _value(one["steps"], write="{:.0f}".format)]
         for kind in kinds:
             cells += [_value(one["per_second"].get(kind)), _value(one["per_joule"].get(kind))]
         cells += [_value(one["cost"])] * priced + [_value(one["rent_cost"])] * rented + [_value(one["carbon_grams"])] * weighed
@@ -485,7 +487,12 @@ def _periods(report: RunReport) -> Element | None:
 
 def _energy(runs: Sequence[tuple[str, RunReport]]) -> Element:
     """Return the table of energy, costs and work: one row for each quantity, one column for each run."""
-    columns = [dict(_energy_rows(report)) for _, report in runs]
+    used = [report.document["energy"]["joules"] for _, report in runs]
+    unit, energies = energy_column(used)
+    columns = [
+        {f"energy of all devices, {unit}": _cell(shown, joules), **dict(_energy_rows(report))}
+        for (_, report), joules, shown in zip(runs, used, energies, strict=True)
+    ]
     # A price or a doubt that only one run has is a row for both.
     names = dict.fromkeys(name for column in columns for name in column)
     rows: list[Cells] = [[name, *(column.get(name, _value(None)) for column in columns)] for name in names]
@@ -495,7 +502,7 @@ def _energy(runs: Sequence[tuple[str, RunReport]]) -> Element:
 
 def _energy_rows(report: RunReport) -> list[tuple[str, Element]]:
     used = report.document["energy"]
-    rows = [("energy of all devices", _value(used["joules"], write=energy_text))]
+    rows = []
     if doubts := texts.doubts(report.document):
         about, _, why = " ".join(map(str.strip, doubts)).partition(": ")
         rows.append((about, element("td", why)))
@@ -513,7 +520,7 @@ def _energy_rows(report: RunReport) -> list[tuple[str, Element]]:
         about = f"carbon, at {used['carbon_intensity']:g} g CO2e per kWh"
         rows.append((about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])))
     if used["per_step"] is not None:
-        rows.append(("energy of a step", _cell(f"{plain(used['per_step'])} J", used["per_step"])))
+        rows.append(("energy of a step, J", _value(used["per_step"])))
     for name, rate in report.document["work"].items():
         rows += [(f"{name} per second", _value(rate["per_second"])), (f"{name} per joule", _value(rate["per_joule"]))]
         rows.append((f"{name} per joule, by the mean power of one device", _value(rate["per_joule_of_mean_device"])))
@@ -552,28 +559,37 @@ def _legend() -> Element:
     return element("p", *keys, class_="legend")
 
 
-def _missing(report: RunReport, letter: str = "") -> Element | None:
-    groups: dict[tuple[str, tuple[str, ...], str], list[tuple[str, str]]] = {}
-    for stream in report.streams:
-        for device, names, reason, detail, begin, end in stream.missing:
-            whole = begin <= stream.begin + stream.interval and end >= stream.end
-            when = "all the time" if whole else f"{utc(begin)} to {utc(end)}"
-            groups.setdefault((reason, names, when), []).append((device or stream.label or "machine", in_words(detail)))
-    rows: list[Cells] = []
-    for (reason, names, when), of in sorted(groups.items()):
-        metrics: Element | str = ", ".join(names)
-        if len(names) > FEW:
-            metrics = element("td", element("details", element("summary", counted(len(names), "metric")), metrics))
-        details = list(dict.fromkeys(detail for _, detail in of))
-        more = f" (and {len(details) - 1} more like it)" if len(details) > 1 else ""
-        rows.append([reason.replace("_", " "), named([device for device, _ in of]), metrics, details[0] + more, when])
-    gaps: list[Cells] = [
-        ["gap", "all", "all", f"{gap['seconds']:.1f} s without a reading", f"after {gap['after'][:19]}Z"] for gap in report.document["gaps"]
-    ]
-    if not rows and not gaps:
+def _missing(runs: Sequence[tuple[str, RunReport]]) -> Element | None:
+    """Return the section about missing values, folded by reason; None if nothing is missing."""
+    reasons: dict[str, dict[tuple[tuple[str, ...], str], list[tuple[str, str]]]] = {}
+    gaps: list[Cells] = []
+    for letter, report in runs:
+        for stream in report.streams:
+            for device, names, reason, detail, begin, end in stream.missing:
+                always = begin <= stream.begin + stream.interval and end >= stream.end
+                when = "all the time" if always else f"{utc(begin)} to {utc(end)}"
+                subject = f"{letter} {device or stream.label or 'machine'}".strip()
+                reasons.setdefault(reason, {}).setdefault((names, when), []).append((subject, in_words(detail)))
+        gaps += [[f"{letter} {gap['after'][:19]}Z".strip(), f"{gap['seconds']:.1f} s"] for gap in report.document["gaps"]]
+    folded = []
+    if gaps:
+        folded.append((counted(len(gaps), "gap") + " without readings", table("Gaps", ("after", "lasted"), gaps)))
+    for reason, groups in sorted(reasons.items()):
+        rows: list[Cells] = []
+        for (names, when), of in sorted(groups.items()):
+            metrics: Element | str = ", ".join(names)
+            if len(names) > FEW:
+                metrics = element("td", element("details", element("summary", counted(len(names), "metric")), metrics))
+            details = list(dict.fromkeys(detail for _, detail in of))
+            more = f" (and {len(details) - 1} more like it)" if len(details) > 1 else ""
+            rows.append([named([subject for subject, _ in of]), metrics, details[0] + more, when])
+        words = reason.replace("_", " ")
+        number = counted(len({name for names, _ in groups for name in names}), "metric")
+        subjects = named(list(dict.fromkeys(subject for of in groups.values() for subject, _ in of)))
+        folded.append((f"{words}: {number} of {subjects}", table(f"Missing: {words}", ("of", "metrics", "detail", "when"), rows)))
+    if not folded:
         return None
-    heads = ("reason", "of", "metrics", "detail", "when")
-    return _section("missing", "Missing values, and why", table("What was not read, by reason", heads, [*gaps, *rows]), letter=letter)
+    return _section("missing", "Missing values, and why", *(element("details", element("summary", words), rows) for words, rows in folded))
 
 
 def _provenance(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element:

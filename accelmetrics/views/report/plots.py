@@ -46,6 +46,19 @@ TITLES = {
     "machine memory_percent": "Memory used, of the machine",
 }
 """Titles of metrics by their name in reports or recordings. Other metrics have their name as title."""
+LOGGED_TITLES: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(STEP_NAMES["loss"], ("Loss", "")),
+    **dict.fromkeys(STEP_NAMES["learning_rate"], ("Learning rate", "")),
+    **dict.fromkeys(STEP_NAMES["grad_norm"], ("Gradient norm", "")),
+    **dict.fromkeys(STEP_NAMES["samples_per_second"], ("Samples per second", "")),
+    "samples": ("Samples in a step", ""),
+    "samples_per_joule": ("Samples per joule", ""),
+    "step_seconds": ("Step time", "s"),
+    "tokens": ("Tokens in a step", ""),
+    "tokens_per_joule": ("Tokens per joule", ""),
+    "tokens_per_second": ("Tokens per second", ""),
+}
+"""Titles and units of logged numbers, by their name without a tracker's prefix."""
 MACHINE = "machine "
 """Prefix of the names of machine-wide metrics here, since some have the same name as a device metric."""
 
@@ -256,8 +269,10 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
         elif values:
             plots.append(_metric_plot(name, group, axis, points))
             names[plots[-1].name] = {series.name for _, series in group}
-    logged = list(_curves(shown, axis))
-    names |= {plot.name: {plain_name(plot.title)} for plot in logged}
+    logged = []
+    for name, plot in _curves(shown, axis):
+        logged.append(plot)
+        names[plot.name] = {plain_name(name)}
     marks = list(_marks(shown, names))
     return Pictures(
         axis=axis,
@@ -560,24 +575,40 @@ def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float,
 # What the program logged
 
 
-def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[Plot]:
-    """Yield a plot for each logged number, with a line for each process. Epochs are marked in all of them."""
+def _logged_title(name: str) -> tuple[str, str]:
+    """Return the title and the unit of a logged number: ``Learning rate`` for ``lr``, ``Loss (eval)`` for ``eval/loss``."""
+    head, _, last = name.rpartition("/")
+    if last.lower() in LOGGED_TITLES:
+        title, unit = LOGGED_TITLES[last.lower()]
+        return (f"{title} ({head})" if "/" in plain_name(name) else title), unit
+    words = name.removesuffix("_seconds").replace("_", " ").strip() or name
+    return words[:1].upper() + words[1:], "s" if name.endswith("_seconds") else ""
+
+
+def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[tuple[str, Plot]]:
+    """Yield each logged number with its plot, which has a line for each process. Epochs are marked in all of them."""
     files: dict[str, int] = {}
+    titles: set[str] = set()
     for name in dict.fromkeys(curve.name for one in shown for curve in one.stream.curves if curve.name != "epoch"):
         lines: list[PlotLine] = []
+        title, unit = _logged_title(name)
+        if title in titles:  # two names for one quantity, such as train/loss and loss
+            title = f"{title} ({name})"
         for one in shown:
             for curve in (held for held in one.stream.curves if held.name == name):
                 if curve.times:
                     low, mean, high = (_short(column) for column in (curve.low, curve.mean, curve.high))
                     color = len([line for line in lines if line.dashed is (one.letter == "B")]) % LINES
-                    label = _named(one.letter, curve.source or one.stream.label) or name
+                    label = _named(one.letter, curve.source or one.stream.label) or title
                     x = [moment - one.origin for moment in curve.times]
                     lines.append(PlotLine(label, color, one.letter == "B", x, low, mean, high, one.clocks[curve.source]))
         if lines:
             slug = f"logged_{_slug(name)}"
             files[slug] = files.get(slug, 0) + 1
             file = slug if files[slug] == 1 else f"{slug}_{files[slug]}"
-            yield Plot(file, name, "", axis, lines[: 2 * LINES if shown[0].letter else LINES])
+            titles.add(title)
+            about = "" if title == name else f"Logged as {name}."
+            yield name, Plot(file, title, unit, axis, lines[: 2 * LINES if shown[0].letter else LINES], about=about)
 
 
 def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from accelmetrics.schemas.record import NOT_LOGGED, WORK
@@ -16,6 +16,7 @@ from accelmetrics.views.summaries import (
     cell_text,
     device_table,
     doubt_lines,
+    energy_column,
     energy_text,
     folded,
     host_table,
@@ -237,27 +238,28 @@ def _period_rows(report: Plain) -> list[tuple[str, ...]]:
     rows = report["periods"]
     currency = (report["energy"]["price"] or {}).get("currency") or "cost"
     rented = (report["rent"]["price"] or {}).get("currency") or ""
-    columns: list[tuple[str, Callable[[Plain], str | None]]] = [
-        ("times", lambda row: f"{row['times']}" if row["times"] != 1 else None),
-        ("seconds", lambda row: f"{row['seconds']:.1f}"),
-        ("util mean", lambda row: _number(row["utilization_mean"], ".1f", "%")),
-        ("max", lambda row: _number(row["utilization_max"], ".1f", "%")),
-        ("power mean", lambda row: _number(row["power_watts_mean"], ".1f", " W")),
-        ("energy", lambda row: None if row["energy_joules"] is None else energy_text(row["energy_joules"])),
-        ("steps", lambda row: f"{row['steps']}" if row["steps"] else None),
-        *((f"{kind}/s", lambda row, kind=kind: _number(row["per_second"].get(kind), ".1f")) for kind in WORK),
-        *((f"{kind}/J", lambda row, kind=kind: _number(row["per_joule"].get(kind), ".3g")) for kind in WORK),
-        (currency, lambda row: _number(row["cost"], ".4g")),
-        ("by the hour", lambda row: None if row["rent_cost"] is None else cost_text(row["rent_cost"], rented)),
-        ("g CO2e", lambda row: _number(row["carbon_grams"], ".3g")),
+    unit, energies = energy_column([row["energy_joules"] for row in rows])
+
+    def column(name: str, form: str, unit: str = "", of: str = "") -> list[str]:
+        values = [row[of].get(name) if of else row[name] for row in rows]
+        return [NONE if value is None else f"{value:{form}}{unit}" for value in values]
+
+    columns = [
+        ("times", column("times", "d") if any(row["times"] != 1 for row in rows) else []),
+        ("seconds", column("seconds", ".1f")),
+        ("util mean", column("utilization_mean", ".1f", "%")),
+        ("max", column("utilization_max", ".1f", "%")),
+        ("power mean", column("power_watts_mean", ".1f", " W")),
+        (f"energy, {unit}", energies),
+        ("steps", [str(row["steps"] or NONE) for row in rows]),
+        *((f"{kind}/s", column(kind, ".1f", of="per_second")) for kind in WORK),
+        *((f"{kind}/J", column(kind, ".3g", of="per_joule")) for kind in WORK),
+        (currency, column("cost", ".4g")),
+        ("by the hour", [NONE if row["rent_cost"] is None else cost_text(row["rent_cost"], rented) for row in rows]),
+        ("g CO2e", column("carbon_grams", ".3g")),
     ]
-    cells = [(heading, [cell(row) for row in rows]) for heading, cell in columns]
-    kept = [(heading, [one or NONE for one in column]) for heading, column in cells if any(column)]
-    return [("", *(heading for heading, _ in kept)), *zip((row["name"] for row in rows), *(column for _, column in kept), strict=True)]
-
-
-def _number(value: float | None, form: str, unit: str = "") -> str | None:
-    return None if value is None else f"{value:{form}}{unit}"
+    kept = [(heading, cells) for heading, cells in columns if set(cells) - {NONE}]
+    return [("", *(heading for heading, _ in kept)), *zip((row["name"] for row in rows), *(cells for _, cells in kept), strict=True)]
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -41,7 +41,11 @@ def run(
         moment = (START + second) * 10**9
         steps: tuple[Step, ...] = ()
         if train:
-            numbers = {"loss": 2 * exp(-second / seconds) + 0.01 * (second % 3), "epoch": 4 * second // seconds, "learning_rate": 3e-4}
+            numbers = {
+                "loss": 2 * exp(-second / seconds) + 0.01 * (second % 3),
+                "epoch": 4 * second // seconds,
+                "lr": 1.2345e-5 * (1 + second % 3),
+            }
             steps = (Step(moment, 2 * second, {**numbers, "step_seconds": 0.5 + 0.01 * (second % 7), "tokens": 4096.0}),)
         findings = Findings((finding,)) if late else Findings()
         yield Record(Snapshot(moment, host, values, slots), {"run_id": "a"}, steps, findings=findings)

@@ -107,7 +107,7 @@ def test_numbers_are_those_of_the_document(tmp_path: Path) -> None:
 def test_headings_stand_over_their_numbers() -> None:
     """At the right, as these do; with the unit where it is not in the cell, and what is of all devices told from what is of one."""
     text = page(list(run(120, 3)))
-    for words in ("mean", "p95", "energy", "count", "samples"):
+    for words in ("mean", "p95", "energy, J", "count", "samples"):
         assert f'<th scope="col" class="number">{words}</th>' in text
     for words in ("device", "over time", "throttled", "process"):
         assert f'<th scope="col">{words}</th>' in text
@@ -204,7 +204,7 @@ def test_what_was_missing_is_told_with_its_reason(tmp_path: Path) -> None:
     done = call("report", path, "--html", str(tmp_path / "run.html"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     reading = Reading((tmp_path / "run.html").read_text())
-    assert ["gap", "all", "all", "71.0 s without a reading", "after 2026-01-01T00:00:19Z"] in reading.rows
+    assert ["2026-01-01T00:00:19Z", "71.0 s"] in reading.rows
     (file,) = [row for row in reading.rows if row[:1] == [path]]
     assert file[2:] == ["40", "0", sha256(Path(path).read_bytes()).hexdigest()]
 
@@ -238,12 +238,12 @@ def test_two_runs_have_one_page(tmp_path: Path) -> None:
     assert len(places) == len(set(places)) and {"findings-a", "findings-b", "energy", "provenance"} <= set(places)
     own = [json.loads(call("report", one, "--format", "json").stdout)["energy"]["joules"] for one in (first, second)]
     rows = dict(zip((row[0] for row in reading.rows), reading.values, strict=True))
-    assert [float(value) for value in rows["energy of all devices"]] == own
+    assert [float(value) for value in rows["energy of all devices, J"]] == own
 
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_what_both_runs_lack_is_said_once(tmp_path: Path, alike: bool) -> None:
-    """For the same reason at the same times of each; else each run has a list."""
+    """In one section, with one row for both if they lack it for the same reason."""
 
     def lacking(name: str, reason: str) -> str:
         records = [
@@ -254,10 +254,8 @@ def test_what_both_runs_lack_is_said_once(tmp_path: Path, alike: bool) -> None:
 
     first, second = lacking("a.jsonl", "not_supported"), lacking("b.jsonl", "not_supported" if alike else "no_permission")
     assert call("report", first, "--compare", second, "--html", str(tmp_path / "both.html")).returncode == 0
-    places = [held["id"] for _, held in Reading((tmp_path / "both.html").read_text()).tags if "id" in held]
-    assert [place for place in places if place and place.startswith("missing") and "title" not in place] == (
-        ["missing"] if alike else ["missing-a", "missing-b"]
-    )
+    rows = [row for row in Reading((tmp_path / "both.html").read_text()).rows if "fanSpeed" in row]
+    assert [row[0] for row in rows] == (["A gpu.0, B gpu.0"] if alike else ["B gpu.0", "A gpu.0"])
 
 
 def test_a_page_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp_path: Path) -> None:
@@ -302,9 +300,23 @@ def test_missing_values_are_one_row_for_each_reason() -> None:
     for second in range(20):
         one = record(second, {f"gpu.{number}.gpu": second % 7 for number in range(5)}, gpus=6)
         records.append(one._replace(snapshot=Snapshot(one.snapshot.time_ns, "node-1", one.snapshot.metrics, one.snapshot.identities, gone)))
-    rows = Reading(page(records)).rows
-    assert ["not supported", "gpu.0 to gpu.3", "fanSpeed", "NVML_ERROR_NOT_SUPPORTED", "all the time"] in rows
-    assert ["device lost", "gpu.5", "10 metricsa, b, c, d, e, f, g, h, i, j", "it is gone", "all the time"] in rows
+    text = page(records)
+    assert "<summary>not supported: 1 metric of gpu.0 to gpu.3</summary>" in text
+    assert "<summary>device lost: 10 metrics of gpu.5</summary>" in text
+    rows = Reading(text).rows
+    assert ["gpu.0 to gpu.3", "fanSpeed", "NVML_ERROR_NOT_SUPPORTED", "all the time"] in rows
+    assert ["gpu.5", "10 metricsa, b, c, d, e, f, g, h, i, j", "it is gone", "all the time"] in rows
+
+
+@pytest.mark.parametrize(("watts", "unit", "cells"), [((36_000, 7_200), "kWh", ["0.190", "0.038"]), ((100, 2.5), "J", ["1900", "48"])])
+def test_energies_of_a_column_have_one_unit(watts: tuple[float, float], unit: str, cells: list[str]) -> None:
+    """That of the largest one, in the heading."""
+    values = {f"gpu.{number}.powerWatts": each for number, each in enumerate(watts)}
+    reading = Reading(page([record(second, values, gpus=2) for second in range(20)]))
+    (heads,) = [row for row in reading.rows if row[-2:] == [f"energy, {unit}", "samples"]]
+    assert [row[heads.index("samples") - 1 - len(heads)] for row in reading.rows if row[:1] in (["gpu.0"], ["gpu.1"]) and "20" in row][
+        :2
+    ] == cells
 
 
 def test_findings_that_say_the_same_are_one() -> None:

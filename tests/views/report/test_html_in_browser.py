@@ -230,3 +230,21 @@ def test_a_screen_reader_finds_headings_tables_and_names(browser: Browser, pages
     levels = browser.run("return [...document.querySelectorAll('h1, h2, h3')].map((one) => Number(one.tagName[1]))")
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_nothing_is_cut(browser: Browser, pages: Path, width: int) -> None:
+    """The tables of devices and differences fit a desktop, the page fits a phone, and labels of small numbers are whole."""
+    for name in ("run", "both"):
+        show(browser, pages / f"{name}.html", size=(width, 900))
+        assert browser.run("return document.documentElement.scrollWidth") == width
+        if width > 390:
+            wide = "return [...document.querySelectorAll('section > .wide')].filter((one) => one.scrollWidth > one.clientWidth).length"
+            assert browser.run(wide) == 0
+    page = """
+    const figure = [...document.querySelectorAll("figure")].find((one) => one.querySelector("h3").textContent === "Learning rate");
+    const canvas = figure.querySelector("canvas");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, 3, canvas.height);
+    return data.some((value, i) => i % 4 === 3 && value > 0);
+    """
+    assert browser.run(page) is False, "a label of the axis touches the left edge"

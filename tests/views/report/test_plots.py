@@ -291,7 +291,7 @@ def test_logged_numbers_are_drawn_over_steps_and_time() -> None:
     """What is not finite is left out of the line."""
     found = drawn(list(run(50, 1)))
     by_step = {plot.title: plot for plot in aligned(found, "step").logged}
-    assert list(by_step["loss"].lines[0].x) == [2.0 * second for second in range(50)]
+    assert list(by_step["Loss"].lines[0].x) == [2.0 * second for second in range(50)]
     assert [plot.axis for plot in found.logged] == ["time"] * len(found.logged)
     assert sum(sum(counts) for *_, counts in found.step_times) == 50
 
@@ -393,3 +393,35 @@ def test_a_single_reading_is_a_dot() -> None:
     line = PlotLine("gpu.0", 0, False, [5.0, 6.0, 7.0, 8.0], values, values, values)
     (axes,) = drawing.draw_plot(Plot("a", "A", "", "time", (line,))).axes
     assert [list(one.get_xdata()) for one in axes.lines if one.get_marker() == "o"] == [[5.0]]
+
+
+def logging(*names: str) -> list[Record]:
+    """A run that logs a number under each of these names."""
+    return [
+        record(second, {}, gpus=0, steps=(Step(int((START + second) * 1e9), second, {name: float(second) for name in names}),))
+        for second in range(5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("lr", "Learning rate"),
+        ("step_seconds", "Step time, s"),
+        ("train/loss", "Loss"),
+        ("eval/loss", "Loss (eval)"),
+        ("data_seconds", "Data, s"),
+        ("my_number", "My number"),
+        ("custom/score", "Custom/score"),
+    ],
+)
+def test_a_logged_number_is_titled_in_words(name: str, heading: str) -> None:
+    """With its unit where the name tells it."""
+    found = drawn(logging(name))
+    assert [plot.heading for plot in found.logged] == [heading]
+
+
+def test_two_names_of_one_number_have_two_titles() -> None:
+    """The second one has its name."""
+    found = drawn(logging("loss", "train/loss"))
+    assert [plot.title for plot in found.logged] == ["Loss", "Loss (train/loss)"]

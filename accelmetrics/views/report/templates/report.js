@@ -31,7 +31,12 @@
     made.append(...children);
     return made;
   };
-  const shorten = (value) => (Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(4))));
+  const shorten = (value) =>
+    Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-4)
+      ? value.toExponential(2).replace(/\.?0*e\+?/, "e")
+      : String(Number(value.toPrecision(4)));
+  /** Room for the widest label of an axis of values, so that none is clipped. */
+  const labelRoom = (_, labels) => Math.max(60, 20 + LETTER * Math.max(...(labels ?? [""]).map((label) => label.length)));
   const two = (value) => String(Math.floor(value)).padStart(2, "0");
   const duration = (value) => {
     const seconds = Math.abs(value);
@@ -157,7 +162,7 @@
   function xAxis() {
     if (axis() === TIME) return { ...axisLook(), space: 70, size: 42, values: (_, values, __, ___, step) => moments(values, step) };
     const words = axis() === STEP || axis() === EPOCH ? shorten : duration;
-    return { ...axisLook(), values: (_, values) => values.map(words), size: 30 };
+    return { ...axisLook(), space: 70, values: (_, values) => values.map(words), size: 30 };
   }
 
   /** One live plot. */
@@ -305,7 +310,7 @@
       values: lines.flatMap(values),
       height: HEIGHT,
       scales: { x: xScale(x), y: { range: (_, least, most) => bounds(least, most, plot.top, plot.zero) } },
-      axes: [xAxis(), { ...axisLook(), size: 60, values: (_, values) => values.map(shorten) }],
+      axes: [xAxis(), { ...axisLook(), size: labelRoom, values: (_, values) => values.map(shorten) }],
       series: [{}, ...plot.lines.flatMap((line) => [edge(line), mean(line), edge(line)])],
       bands: plot.lines.flatMap((line, number) => (line.low ? [{ series: [3 * number + 3, 3 * number + 1], fill: `${color(`--c${line.color}`)}2a` }] : [])),
       hooks: { drawClear: [drawShades], draw: [drawFindings(plot)] },
