@@ -576,14 +576,22 @@ class PageHistory:
             moments = [at for at, _ in places]
             found = {name: [None if place is None else column[place] for _, place in places] for name, column in columns.items()}
         else:
-            # Each bucket gives two points. A gap replaces at least two empty buckets, so that the limit also holds with gaps.
+            # Each bucket gives two points, at its first and last reading: clients append to these times, so none may be after the newest
+            # reading. A gap replaces at least two empty buckets, so that the limit also holds with gaps.
             width = max(pace, (times[-1] - times[0]) / (POINTS // 2 - 1))
             stretches = list(_stretches(times, width))
             moments, found = [], {name: [] for name in columns}
             for at, place in self._with_gaps([begin for begin, _, _ in stretches], width):
-                moments += [at] if place is None else [at, at + width / 2]
+                if place is None:
+                    moments.append(at)
+                    for values in found.values():
+                        values.append(None)
+                    continue
+                _, first, last = stretches[place]
+                ends = times[first:last] if last - first < 2 else (times[first], times[last - 1])
+                moments += ends
                 for name, column in columns.items():
-                    found[name] += [None] if place is None else _extremes(column[stretches[place][1] : stretches[place][2]])
+                    found[name] += _extremes(column[first:last])[: len(ends)]
         series: dict[str, dict[str, Column]] = {}
         for name, column in found.items():
             device, _, metric = name.rpartition(" ")

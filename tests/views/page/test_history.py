@@ -143,3 +143,21 @@ def test_one_device_and_the_host() -> None:
 
 def test_nothing_was_read() -> None:
     assert PageHistory(1.0).columns(0) == {"sequence": 0, "complete": True, "times": [], "series": {}}
+
+
+@pytest.mark.parametrize(("interval", "kept", "readings"), [(1.0, 3600.0, 3000), (10.0, 86_400.0, 9000)])
+def test_what_is_appended_is_later_than_a_reduced_history(interval: float, kept: float, readings: int) -> None:
+    """A long history ends at its newest reading, so that the times of a client that follows it rise."""
+    history = PageHistory(interval, kept)
+    for number in range(readings):
+        history.add(number + 1, reading(interval * number, **{"0_powerWatts": 300.0 + number % 7}))
+    whole = history.columns(0)
+    for number in range(readings, readings + 5):
+        history.add(number + 1, reading(interval * number, **{"0_powerWatts": 300.0}))
+    more = history.columns(whole["sequence"])
+    assert len(whole["times"]) <= POINTS and not more["complete"]
+    assert whole["times"][-1] == interval * (readings - 1)
+    assert whole["times"][-1] - whole["times"][0] > 0.8 * min(kept, interval * readings)
+    times = whole["times"] + more["times"]
+    assert times == sorted(set(times)) and times[-1] == interval * (readings + 4)
+    assert None not in whole["series"]["gpu.0"]["power_watts"]

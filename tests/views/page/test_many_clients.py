@@ -396,6 +396,32 @@ def test_who_follows_is_told_that_there_is_no_news_and_when_it_ends() -> None:
             endpoint.close()
 
 
+def test_who_leaves_holds_nothing() -> None:
+    """A connection that the client closes in the middle of a stream ends with the next line, and nothing waits for it."""
+    documents, records = NodeDocuments(1.0, page=True), readings_each_second()
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+    documents.take(next(records))
+
+    async def act() -> None:
+        async with following(endpoint.address.port, 20) as clients:
+            assert {await client.follow() for client in clients} == {200}
+            await asyncio.gather(*(client.reading() for client in clients))
+        server = endpoint._server
+        assert server is not None
+        while server._clients or len(asyncio.all_tasks(server._loop)) > idle:
+            await asyncio.sleep(0.01)
+
+    with patch.object(made, "HEARTBEAT", 0.05), patch.object(made, "is_recent", return_value=True):
+        try:
+            endpoint.open()
+            assert endpoint._server is not None
+            idle = len(asyncio.all_tasks(endpoint._server._loop))
+            asyncio.run(asyncio.wait_for(act(), HANG))
+        finally:
+            endpoint.close()
+
+
 def test_who_takes_nothing_is_closed_and_holds_up_no_other() -> None:
     """Another client has every reading meanwhile, and the memory for a slow one is a reading's at most."""
     documents, records = NodeDocuments(1.0, page=True), readings_each_second()

@@ -20,6 +20,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from accelmetrics.exporters.http.access import password_line
+from accelmetrics.schemas.document import parse
+from accelmetrics.schemas.record import Record
+from accelmetrics.views.node_view import node_view
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, filtered
+from accelmetrics.views.terminal.tables import device_fields
 from tests.cli.shell import Tree
 from tests.schemas.test_text import ROWS as NUMBERS_IN_WORDS
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp, Ret
@@ -489,6 +494,44 @@ def test_a_link_shows_the_same(browser: Browser, machine: NvmlSimulator) -> None
         browser.until(lambda: list(rows(browser)[1]) == ["gpu.2"])
         assert chosen(browser) == {"show": "gpu.2", "span": "60", "metrics": "power_watts,host_cpu", "theme": "dark"}
         clean(browser, node)
+
+
+FILTERED = """
+import("/static/filter.js").then(({ Filter }) => {
+  const [filters, devices] = arguments;
+  const kept = (text) => {
+    const filter = new Filter(text);
+    return devices.filter((device) => filter.device(device, [device.key, device.name], [])).map(({ key }) => key);
+  };
+  arguments[2](filters.map(kept));
+});
+"""
+FILTERS = (
+    *("util<50", "gpu%>=80", "mem>1.5", "mem>1.5GiB", "mem%!=3", "power<=310W", "temp=51", "state=ok", "state!=critical state~crit"),
+    *("name~sim", "vendor=NVIDIA gpu.2", "holder=ann", "holder!=ann", "uuid=x", "kind=gpu util>60 note~x", "gpu.1"),
+)
+
+
+def test_the_filter_has_the_language_of_watch(page: Browser, node: Node, machine: NvmlSimulator) -> None:
+    """Each filter keeps the devices that it keeps in `watch`; a wrong condition is left out, and a message says why."""
+    machine.processes(1, [Process(os.getpid(), used=3 << 30)])
+    page.until(lambda: page.texts("#processes tbody tr"))
+    _, state, snapshot = shown(page, node)
+    view = node_view(Record(parse(snapshot), {}))
+    kept = [[one.key for one in filtered(view.devices, text, DEVICE_FIELDS, device_fields)] for text in FILTERS]
+    assert page.driver.execute_async_script(FILTERED, list(FILTERS), state["devices"]) == kept
+    assert 0 < sum(map(len, kept)) < 3 * len(kept)
+    page.press("/", *f"user={getpass.getuser()} util<80")
+    page.until(lambda: list(rows(page)[1]) == ["gpu.1"])
+    assert chosen(page)["show"] == f"user={getpass.getuser()} util<80"
+    page.press(" ", *"mem>")
+    page.until_text("#shown", "mem>: write a number after >")
+    assert list(rows(page)[1]) == ["gpu.1"] and page.one("#filter").get_attribute("aria-invalid") == "true"
+    page.press("1")
+    page.until_text("#shown", "1 of 3")
+    page.press(" ", *"size=1")
+    page.until_text("#shown", "no field size: use device, name")
+    clean(page, node)
 
 
 def test_a_graph_as_csv(page: Browser, node: Node, tmp_path: Path) -> None:

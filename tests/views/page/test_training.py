@@ -187,3 +187,25 @@ def test_a_training_is_beside_the_devices(browser: Browser, node: Node, tmp_path
     assert not AXE.exists() or browser.axe() == []
     browser.screenshot("page-training")
     clean(browser, node)
+
+
+@pytest.mark.browser
+def test_a_program_that_has_ended_is_named_only_where_it_logged(browser: Browser, machine: NvmlSimulator, tmp_path: Path) -> None:
+    """Its line stays in the graph; the crosshair over it says whose it was."""
+    environment = job_environment(tmp_path, SLURM_JOB_ID="42", BREAK=str(tmp_path / "break"))
+    figure = 'figure[data-key="training"]'
+    with serving(machine, XDG_RUNTIME_DIR=str(tmp_path)) as node:
+        with rank(TRAINING, environment, labels={"hostname": "n1", "rank": "0"}) as program:
+            program.told()
+            opened(browser, node)
+            browser.until_text(f"{figure} .readout", "loss 2.")
+            node.read_on(4)
+        browser.until(lambda: "loss" not in browser.text(f"{figure} .readout"), "it is still named")
+        assert "loss" in browser.run("return document.querySelector(arguments[0]).ariaLabel", f"{figure} canvas")
+        browser.run("document.querySelector(arguments[0]).focus()", f"{figure} .plot")
+        for _ in range(100):
+            browser.press(Keys.ARROW_LEFT)
+            if "loss 2." in browser.text(f"{figure} .readout"):
+                break
+        else:
+            raise AssertionError("its values are not named")

@@ -7,6 +7,7 @@
 
 import { address, element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
+import { Filter } from "./filter.js";
 import { Graphs, History, Lines, SHOWN_AT_FIRST } from "./graphs.js";
 import { HeatMap } from "./map.js";
 import { capital, clock, duration, inWords, isNumber, memory, plain, watts } from "./numbers.js";
@@ -110,7 +111,7 @@ class Page {
   #view = { range: null, span: 0, zoom: (from, to) => this.zoom(from, to) };
   #zoomed = { asked: "", history: null }; // the history of a part of the time, in more detail
   #graphs;
-  #words = [];
+  #filter = new Filter("");
   #map;
   #devices;
   #processes = processesTable();
@@ -137,7 +138,7 @@ class Page {
     this.#map = new HeatMap(open);
     this.#devices = devicesTable(open, colours);
     find("filter").value = address.get("show") ?? "";
-    this.#words = wordsOf(find("filter").value);
+    this.#setFilter(find("filter").value);
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) this.#updates?.close();
       this.pollNow();
@@ -241,23 +242,26 @@ class Page {
   /** Show what the filter leaves: devices, their graphs, their processes. */
   #showFiltered() {
     const state = this.#state;
-    const has = (texts) => {
-      const text = texts.join(" ").toLowerCase();
-      return this.#words.every((word) => text.includes(word));
-    };
-    const users = (key) => state.processes.filter((process) => process.device === key).map((process) => process.user);
-    const told = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders];
-    const rows = state.rows.filter((device) => has([...told(device), ...users(device.key)]));
+    const textsOf = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders];
+    const rows = state.rows.filter((device) => {
+      const processes = state.processes.filter((process) => process.device === device.key);
+      return this.#filter.device(device, [...textsOf(device), ...processes.map(({ user }) => user)], processes);
+    });
     const shown = new Set(rows.map((device) => device.key));
     const devices = state.devices.filter((device) => shown.has(device.key));
-    const own = new Map(state.devices.map((device) => [device.key, told(device)]));
-    const texts = ({ pid, device, user, program, command, holder }) => [pid, user, program, command ?? "", holder, ...(own.get(device) ?? [device])];
+    const byKey = new Map(state.devices.map((device) => [device.key, device]));
+    const processes = state.processes.filter((process) => {
+      const { pid, user, program, command, holder } = process;
+      const device = byKey.get(process.device);
+      const texts = [pid, user, program, command ?? "", holder, ...(device ? textsOf(device) : [process.device])];
+      return this.#filter.process(process, texts, device);
+    });
     this.#lines.update(devices, state.devices);
     this.#devices.show(rows);
     this.#map.show(devices);
-    this.#processes.show(state.processes.filter((process) => has(texts(process))), state.unlisted, this.#words.length > 0);
+    this.#processes.show(processes, state.unlisted, !this.#filter.empty);
     const all = state.rows.length;
-    setText(find("shown"), all === 0 ? "no devices are found" : rows.length === all ? "" : `${rows.length} of ${all}`);
+    setText(find("shown"), this.#filter.error || (all === 0 ? "no devices are found" : rows.length === all ? "" : `${rows.length} of ${all}`));
     setHidden(find("no-devices"), all !== 0);
     setDescriptions(find("no-devices").lastElementChild, Object.entries(all === 0 ? state.absent : {}));
     setHidden(find("devices").parentElement, all === 0);
@@ -386,10 +390,15 @@ class Page {
     this.pollNow();
   }
 
-  filter(words) {
-    this.#words = wordsOf(words);
-    address.set("show", words.trim());
+  filter(text) {
+    this.#setFilter(text);
+    address.set("show", text.trim());
     if (this.#state !== null) this.#showFiltered();
+  }
+
+  #setFilter(text) {
+    this.#filter = new Filter(text);
+    setAttribute(find("filter"), "aria-invalid", this.#filter.error ? "true" : null);
   }
 
   /** Draw so many seconds; 0: all that are kept. */
@@ -405,8 +414,6 @@ class Page {
     this.#draw();
   }
 }
-
-const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 
 /** Findings of one rule and of the same words as one, with all devices that it is about, since the first. */
 function alike(findings) {

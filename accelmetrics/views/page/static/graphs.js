@@ -164,14 +164,18 @@ export function partsOf(history, key, lines) {
   return Object.entries(lines).map(([metric, name], place) => ({ name, values: history.column(key, metric), look: lookAt(place) }));
 }
 
-/** The lines of what programs log: `programs` by key, `metrics` with label and unit. Of several programs each line has the program's name. */
+/**
+ * The lines of what programs log: `programs` by key, `metrics` with label and unit. Of several programs each line has the program's name.
+ * `ended`: the program logs no more.
+ */
 function trainingLines(history, { programs, metrics }, names) {
   const named = Object.entries(programs).flatMap(([key, { name, metrics: logged }]) => names.filter((one) => logged.includes(one)).map((one) => [key, name, one]));
   const several = Object.keys(programs).length > 1;
+  const logs = new Set(named.filter(([key, , name]) => isNumber(history.column(key, name).at(-1))).map(([key]) => key));
   return named.map(([key, program, name], place) => {
     const { label, unit } = metrics[name];
     const line = names.length === 1 ? program : several ? `${label}, ${program}` : label;
-    return { name: line, values: history.column(key, name), look: lookAt(place), unit, scale: name };
+    return { name: line, values: history.column(key, name), look: lookAt(place), unit, scale: name, ended: !logs.has(key) };
   });
 }
 
@@ -234,7 +238,8 @@ export class Graph {
   }
 
   /**
-   * Draw lines: `{name, values, look}`, the first three of them a band where `banded`; with `unit` and `scale` where these are a line's own.
+   * Draw lines: `{name, values, look}`, the first three of them a band where `banded`; with `unit` and `scale` where these are a line's own,
+   * and `ended` for a line that is named only where it has a value.
    * `marks`: moments with words, `{at, severity, words}`.
    */
   update(times, rows, { banded = false, limits = [], marks = [] } = {}) {
@@ -417,18 +422,19 @@ export class Graph {
       setText(text, `${name} ${words(values[at], unit)}${own ? ` (${span(values, unit)})` : ""}`);
     };
     const nameOf = ({ name }) => name;
-    setChildren(this.list, this.#rows, nameOf, make, write);
+    const named = this.#rows.filter(({ ended, values }) => !ended || isNumber(values[at]));
+    setChildren(this.list, named, nameOf, make, write);
     const found = this.#marks.filter(({ at: since }) => since >= first && since <= last).map(({ at: since, words: said }) => `▲ ${clock(new Date(since * 1000))} ${said}`);
     setHidden(this.marks, found.length === 0);
     const more = found.length > LISTED_MARKS ? `${found.length - LISTED_MARKS} earlier. ` : "";
     setText(this.marks, found.length ? `${more}${found.slice(-LISTED_MARKS).join(". ")}` : "");
     const canvas = this.#plot?.ctx.canvas;
     if (canvas) setAttribute(canvas, "aria-label", `${this.caption}. ${[...this.#rows.map((row) => this.#inWords(row)), ...found].join(". ")}`);
-    this.#point(at, make, write, nameOf);
+    this.#point(named, at, make, write, nameOf);
   }
 
   /** Show the read-out beside the pointer: the greatest value first. */
-  #point(at, make, write, nameOf) {
+  #point(rows, at, make, write, nameOf) {
     const left = this.#plot?.cursor.left ?? -1;
     const shown = this.#pointed && left >= 0 && isNumber(this.#plot?.cursor.idx);
     setHidden(this.tip, !shown);
@@ -436,7 +442,7 @@ export class Graph {
     if (!this.tip.children.length) this.tip.append(element("b"), element("div"), element("small"));
     const [time, list, more] = this.tip.children;
     const value = ({ values }) => values[at] ?? -Infinity;
-    const sorted = this.#rows.some(({ scale }) => scale !== this.#rows[0].scale) ? this.#rows : [...this.#rows].sort((one, other) => value(other) - value(one));
+    const sorted = rows.some(({ scale }) => scale !== rows[0].scale) ? rows : [...rows].sort((one, other) => value(other) - value(one));
     setText(time, this.time.textContent);
     setChildren(list, sorted.slice(0, ROWS_AT_POINTER), nameOf, make, write);
     setText(more, sorted.length > ROWS_AT_POINTER ? `and ${sorted.length - ROWS_AT_POINTER} more below` : "");

@@ -1,6 +1,6 @@
 // Many devices at a glance: a cell each, the worst first.
 
-import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
+import { address, element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
 import { celsius, isNumber, percent } from "./numbers.js";
 import { GRAVITY, missingWord, stateOf } from "./tables.js";
 
@@ -32,7 +32,11 @@ export class HeatMap {
   constructor(open) {
     this.open = open;
     find("map-metric").append(...Object.entries(METRICS).map(([value, [textContent]]) => element("option", { value, textContent })));
-    find("map-metric").addEventListener("change", () => this.show(this.#devices));
+    if (address.get("map") in METRICS) find("map-metric").value = address.get("map");
+    find("map-metric").addEventListener("change", () => {
+      address.set("map", find("map-metric").value);
+      this.show(this.#devices);
+    });
   }
 
   show(devices) {
