@@ -96,7 +96,7 @@ def test_a_shared_reading_is_read_alone() -> None:
         print(monitor.status.ticks > 0)
     """)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert done.stderr.count("RuntimeWarning: accelmetrics: readings are not shared: Windows has no such locks") == 1
+    assert done.stderr.count("RuntimeWarning: accelmetrics: readings are not shared: Windows has no suitable file locks") == 1
 
 
 def test_a_training_that_nobody_asked_to_share_warns_of_nothing() -> None:

@@ -48,7 +48,7 @@ from accelmetrics.sampling.threads import are_green
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
-from accelmetrics.schemas.record import Exporter, Finding, Findings, HoldersOf, MonitorStatus, Record, Step, Totals
+from accelmetrics.schemas.record import Exporter, Finding, Findings, HoldersOf, MonitorStatus, Record, Step, StepSource, Totals
 from accelmetrics.schemas.ring import History, Ring
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
@@ -154,7 +154,10 @@ class Monitor:
             "isolation": isolation,
             "amd_source": amd_source,
         }
-        self.interval = _interval(interval)
+        if not _is_number(interval) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
+            words = f"it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}"
+            raise InvalidOptionError(f"interval is {interval!r}: {words}")
+        self.interval = float(interval)
         if share not in (None, "node") and not isinstance(share, tuple):
             raise InvalidOptionError(f"share is {share!r}: it must be 'node', or None to read alone")
         if share is not None and (why := cannot_share()):
@@ -176,23 +179,27 @@ class Monitor:
 
             self._key = object()  # each monitor takes part separately, so its ticker is not shared
             daemon = share if isinstance(share, tuple) else None
-            # The functions look up the current run when they are called, because it changes with every start.
+            # The current run is looked up at each call, because it changes with every start.
             self._make = lambda: NodeReader(
                 options,
                 self.interval,
                 self.channel,
                 self.labels,
-                lambda: self._current().demand(),
-                lambda *step: self._current().hear(*step),
+                lambda: self._current().ticker.demand(),  # noqa: PLW0108
+                self._receive_step,
                 daemon,
             )
         self._workers: dict[str, ExportWorker] = {}
         for exporter in made:
             self._add_worker(exporter)
-        notifying = _created_notifiers(notify)
+        notifiers: list[Exporter] = []
+        if notify:
+            from accelmetrics.exporters.notify import NotifyExporter
+
+            notifiers = [NotifyExporter(url) for url in ([notify] if isinstance(notify, str) else notify)]
         # Processes that share readings have the same findings, so only the first sends messages.
         if share is None or self.labels.get("local_rank", "0") == "0":
-            for notifier in notifying:
+            for notifier in notifiers:
                 self._add_worker(notifier)
         if on_finding is not None:
             self._add_worker(exporting("on_finding", _once_per_event(_callable(on_finding))))
@@ -258,8 +265,8 @@ class Monitor:
                 self._run.begin(self._workers.values())
                 if self._inherited_names:
                     warn_user(
-                        f"monitor: {self._inherited_names} stay with the process that started them and get no records of its child "
-                        f"{self._pid}: make a Monitor of its own there, with a path or a port for each process"
+                        f"monitor: {self._inherited_names} get no records from the forked process {self._pid}, because they belong to its "
+                        "parent: create another Monitor there, with paths and ports of its own"
                     )
                     self._inherited_names = ""
         return self
@@ -375,12 +382,10 @@ class Monitor:
         Windows may nest and overlap, on any threads.
 
         Raises:
-            InvalidOptionError: The name is no text, for example because a decorator was written without parentheses.
+            InvalidOptionError: The name is no string, for example because a decorator was written without parentheses.
         """
         if not isinstance(name, str):
-            raise InvalidOptionError(
-                f"a window's name must be a text, and not {shown(name)}: a decorator is written @monitor.window('name')"
-            )
+            raise InvalidOptionError(f"a window's name must be a string, not {shown(name)}: write a decorator as @monitor.window('name')")
         return Window(self._current().windows, name)
 
     def tumbling_window(self) -> TumblingWindow:
@@ -415,7 +420,7 @@ class Monitor:
         if self._programs is None and not cannot_share():
             from accelmetrics.sampling.node import ProgramSteps
 
-            self._programs = ProgramSteps(lambda *step: self._current().hear(*step))
+            self._programs = ProgramSteps(self._receive_step)
         if self._programs is not None:
             self._programs.look()
 
@@ -471,7 +476,11 @@ class Monitor:
     def _send_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float]) -> None:
         """Send a logged step to the other processes of the job."""
         if self.channel.step(at, time_ns, step, values):
-            self._current().wake()
+            self._current().ticker.wake()
+
+    def _receive_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
+        """Add a step that another process has logged."""
+        self._current().steps.add(at, time_ns, step, values, source)
 
     def _new_run(self) -> Run:
         return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
@@ -501,7 +510,7 @@ def _callable(callback: T) -> T:
         InvalidOptionError: It is not.
     """
     if not callable(callback):
-        raise InvalidOptionError(f"{shown(callback)} cannot be called: give a function that takes a snapshot, or a finding")
+        raise InvalidOptionError(f"{shown(callback)} is not callable: pass a function that takes a snapshot or a finding")
     return callback
 
 
@@ -519,30 +528,10 @@ def _once_per_event(callback: Callable[[Finding], object]) -> Callable[[Record],
     return export
 
 
-def _created_notifiers(urls: str | Sequence[str]) -> list[Exporter]:
-    """Return an exporter for each address of messages.
-
-    Raises:
-        InvalidOptionError: An address is invalid.
-        MissingDependencyError: An address needs a package that is not installed.
-    """
-    if not urls:
-        return []
-    from accelmetrics.exporters.notify import NotifyExporter
-
-    return [NotifyExporter(url) for url in ([urls] if isinstance(urls, str) else urls)]
-
-
-def _interval(interval: object) -> float:
-    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
-        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}")
-    return float(interval)
-
-
 def _all_labels(labels: Mapping[str, str | None] | None) -> FrozenDict[str, str]:
     """Return the labels of records: run id, host name, labels of the job, and the given labels, which take precedence."""
     if labels is not None and not isinstance(labels, Mapping):
-        raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
+        raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to strings")
     given = {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
     return FrozenDict({"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **given})
 
@@ -558,13 +547,17 @@ def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
 def cannot_share() -> str:
     """Return why readings cannot be shared with other processes here; empty if they can."""
     if sys.platform == "win32":
-        return "Windows has no such locks"
-    return "gevent or eventlet has replaced threads, and all would wait" if are_green() else ""
+        return "Windows has no suitable file locks"
+    return "gevent or eventlet replaces threads, so a wait for a lock would block the whole program" if are_green() else ""
 
 
-def _span(seconds: object) -> float:
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _span(seconds: float) -> float:
     """Return a timeout in the range that every clock accepts."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
+    if not _is_number(seconds) or isnan(seconds):
         raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
     return min(max(0.0, seconds), LONGEST_INTERVAL)
 

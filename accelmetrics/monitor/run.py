@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary, ref
 
 from accelmetrics.backends.contract import SystemClock
-from accelmetrics.backends.guard import Outcome, WarnOnce, guarded
+from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.steps import StepLog
@@ -32,7 +32,7 @@ from accelmetrics.monitor.window import PENDING, Windows, living
 from accelmetrics.sampling.sampler import Sampler, moment_of
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.log import log
-from accelmetrics.schemas.record import NO_HOLDERS, Findings, HoldersOf, MonitorStatus, Record, Step, StepSource
+from accelmetrics.schemas.record import NO_HOLDERS, Findings, HoldersOf, MonitorStatus, Record, Step
 from accelmetrics.schemas.ring import Ring, Row, row_of
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.statistics import Meter
@@ -117,7 +117,7 @@ class Run:
     The ticker's thread calls ``take``, ``miss``, ``fail`` and ``end``; the program calls the other methods.
 
     Args:
-        ticker: The ticker that takes the readings.
+        ticker: See the attributes.
         interval: Seconds between two ticks.
         timeout: Maximum duration of a reading in seconds.
         labels: Labels of every record.
@@ -132,6 +132,7 @@ class Run:
             the default rules.
 
     Attributes:
+        ticker: The ticker that takes the readings.
         ring: Stored readings.
         windows: The windows.
         steps: Logged steps.
@@ -172,7 +173,7 @@ class Run:
         self.pid = os.getpid()
         self._reached = [IDLE]  # phases so far; appending is one call in C, so a start cannot undo a stop that interrupts it
         self._by = self._hopeless_by = float("inf")  # after a stop: deadline of exporters, and of exporters that only fail
-        self._ticker = ticker
+        self.ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
         self._meter, self._metered = Meter(), 0  # energy of all devices, and the number of the last row included
@@ -304,7 +305,7 @@ class Run:
             stop_all_at_exit()
             for worker in workers:
                 self._deliveries[worker] = worker.start()
-            self._ticker.join(self)
+            self.ticker.join(self)
             self._reached.append(RUNNING)
         finally:
             if self.phase != RUNNING:  # interrupted by Ctrl-C, or stopped by a signal handler
@@ -314,7 +315,7 @@ class Run:
         """Request a reading soon. Return whether one will come."""
         if not self.running:
             return False
-        self._ticker.request()
+        self.ticker.request()
         return not (self.paused or self.failure)
 
     def pause(self) -> None:
@@ -329,18 +330,6 @@ class Run:
             self._joined = self.paused = False
         self.request()
 
-    def demand(self) -> None:
-        """Make the ticker act at once: another process requests a reading, or this process has become the one that reads."""
-        self._ticker.demand()
-
-    def wake(self) -> None:
-        """Wake the ticker's thread, to check its state."""
-        self._ticker.wake()
-
-    def hear(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
-        """Receive a step that another process of the job has logged."""
-        self.steps.add(at, time_ns, step, values, source)
-
     def look(self, depth: int) -> None:
         """Take the readings of other processes, unless they are taken at each tick anyway.
 
@@ -348,7 +337,7 @@ class Run:
             depth: ``NEWEST``, ``ALL`` or ``STEPS``.
         """
         if self._shared and self.running:
-            self._ticker.look(depth)
+            self.ticker.look(depth)
 
     def peek(self, taken: Taken) -> None:
         """Make another process's newest reading the latest one. It is stored only when all readings are taken."""
@@ -361,7 +350,7 @@ class Run:
         silent = [status for status in snapshot.backends if status.silent]
         self._silent = {status.name: status.detail for status in silent}
         for status in silent:
-            words = "source %s: %s (`accelmetrics doctor` says what to do)"
+            words = "source %s: %s (run `accelmetrics doctor` for advice)"
             self._warn((status.name, status.status), words, status.name, status.detail)
 
     def _with_extra(self, snapshot: Snapshot) -> Snapshot:
@@ -375,14 +364,14 @@ class Run:
         # A weak reference: a loop that is left by break drops its stream, which then costs nothing. Without a callback, which would swallow
         # a KeyboardInterrupt.
         self._streams[id(stream)] = ref(stream)
-        self._ticker.notice()
+        self.ticker.notice()
         if self.phase in {IDLE, STOPPED}:
             stream.put(None)
 
     def add(self, worker: ExportWorker) -> None:
         """Start another exporter."""
         delivery = self._deliveries[worker] = worker.start()
-        self._ticker.notice()
+        self.ticker.notice()
         if not self.running:  # stopped meanwhile
             delivery.close(self._by, self._hopeless_by)
 
@@ -410,12 +399,12 @@ class Run:
         self._by, self._hopeless_by = min(by, self._by), min(by, now + HOPELESS, self._hopeless_by)
         if not self.left.is_set():
             self._reached.append(STOPPING)
-            self._ticker.leave(self)
+            self.ticker.leave(self)
         return min(now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._timeout)), self._hopeless_by)
 
     def end(self) -> None:
         """End the run: close windows and streams, deliver the steps logged since the last reading, and close the exporters."""
-        self._ticker.drop(self)
+        self.ticker.drop(self)
         before = self.phase
         self._reached.append(STOPPED)
         if before not in {IDLE, STOPPED}:
@@ -438,7 +427,7 @@ class Run:
     def join(self) -> None:
         """Wait until the exporters are closed or their deadline passes."""
         if self._shared:  # wait until another process can take over, or the shared files are removed
-            self._ticker.wait_closed(min(self._hopeless_by - time.monotonic(), LEAVING))
+            self.ticker.wait_closed(min(self._hopeless_by - time.monotonic(), LEAVING))
         for worker, delivery in tuple(self._deliveries.items()):
             worker.join(delivery)
         if not on_exporter_thread():  # on such a thread nothing was awaited, so the interpreter's exit has to wait
@@ -529,7 +518,7 @@ class Ticker:
         self._woken.set()
         failure = self._thread.start().failure
         if failure is not None:
-            observer.fail(f"no thread is to be had: {failure.detail}")
+            observer.fail(f"no thread can be started: {failure.detail}")
             self._end(observer)
 
     def leave(self, observer: Run) -> None:
@@ -557,7 +546,7 @@ class Ticker:
             self.demand()
 
     def demand(self) -> None:
-        """Make the thread act at once."""
+        """Make the thread act at once: a reading is requested, or this process has become the one that reads."""
         self._requested = True
         self._woken.set()
 
@@ -591,16 +580,13 @@ class Ticker:
         """Take readings until there are no observers. Runs on the ticker's thread."""
         self._closed.clear()
         made = guarded(self._make)
-        failure = made.failure
-        if made.value is not None:
+        reader, failure = made.value, made.failure
+        if reader is not None:
             self._due = self._clock.monotonic()
-            if isinstance(made.value, Sampler):
-                failure = guarded(self._tick, made.value).failure
-            else:
-                self._node = made.value
-                failure = guarded(self._share, made.value).failure
-                self._node = None
-            guarded(made.value.close)
+            self._node = None if isinstance(reader, Sampler) else reader
+            failure = guarded(self._read, reader).failure
+            self._node = None
+            guarded(reader.close)
             while self._looks:
                 self._looks.popleft()[0].set()
         self._closed.set()
@@ -609,71 +595,87 @@ class Ticker:
                 guarded(observer.fail, failure.detail)
                 self._end(observer)
 
-    def _tick(self, sampler: Sampler) -> None:
-        clock = self._clock
+    def _read(self, reader: Sampler | NodeReader) -> None:
+        """Take readings until there are no observers, or the reader fails."""
         while self._observers:
             # Copied before the reading: an observer that leaves during it needs another one, which begins after its call.
             leaving = self._leaving.copy()
-            owed = self._joined | leaving
-            self._joined -= owed
-            self._requested = False
-            began = clock.monotonic()
-            due = began >= self._due - TOLERANCE
-            if not all(observer.paused for observer in tuple(self._observers)):
-                self._hand_out(guarded(sampler.sample), began, due, owed)
+            waiting = self._joined | leaving
+            self._joined -= waiting
+            requested, self._requested = bool(waiting) or self._requested, False
+            began = self._clock.monotonic()
+            if isinstance(reader, Sampler):
+                self._tick(reader, began, waiting)
+            else:
+                self._share(reader, began, waiting, requested)
             for observer in leaving:
                 self._end(observer)
-            if due:
-                self._due += self._interval
-                missed = int((clock.monotonic() - self._due) // self._interval)
-                if missed > 0:
-                    self._due += missed * self._interval
-                    for observer in tuple(self._observers):
-                        guarded(observer.miss, missed)
-            self._wait(began, clock.monotonic() - began)
+            reads = self._node is None or self._node.leads
+            self._wait(began, self._clock.monotonic() - began if reads else 0.0)
 
-    def _share(self, node: NodeReader) -> None:
+    def _tick(self, sampler: Sampler, began: float, waiting: set[Run]) -> None:
+        """Take a reading, and schedule the next one.
+
+        Args:
+            sampler: The sampler.
+            began: The current time.
+            waiting: Observers that need this reading.
+        """
+        due = began >= self._due - TOLERANCE
+        if not all(observer.paused for observer in tuple(self._observers)):
+            outcome = guarded(sampler.sample)
+            snapshot = None if outcome.value is None else _without_dict(outcome.value)
+            at = began if snapshot is None else moment_of(snapshot, began, self._clock.monotonic())
+            for observer in tuple(self._observers):  # the current ones: some may have been removed during the reading
+                failure = outcome.failure
+                if snapshot is not None:
+                    failure = guarded(observer.take, snapshot, at, due or observer in waiting).failure
+                if failure is not None:
+                    guarded(observer.fail, failure.detail)
+        if due:
+            self._due += self._interval
+            missed = int((self._clock.monotonic() - self._due) // self._interval)
+            if missed > 0:
+                self._due += missed * self._interval
+                for observer in tuple(self._observers):
+                    guarded(observer.miss, missed)
+
+    def _share(self, node: NodeReader, began: float, waiting: set[Run], requested: bool) -> None:
         """Read for the other processes that share readings, or take the readings of the process that does.
 
         Their readings are taken at each tick if this process has exporters or streams, otherwise only when a caller asks for them.
+
+        Args:
+            node: The reader.
+            began: The current time.
+            waiting: Observers that need the newest reading.
+            requested: Whether a new reading is requested.
         """
-        while self._observers:
-            leaving, looks = self._leaving.copy(), [self._looks.popleft() for _ in range(len(self._looks))]
-            owed = self._joined | leaving
-            self._joined -= owed
-            asked, self._requested = bool(owed) or self._requested, False
-            began = time.monotonic()
-            rests = not (asked or node.leads or self._ticks(node))
-            found: list[Taken] = []
-            if rests and not any(depth for _, depth in looks):
-                seen = guarded(node.peek).value if looks else None
-                if seen is not None:
-                    for observer in tuple(self._observers):
-                        guarded(observer.peek, seen)
-                rests = seen is not None or not (looks or node.elected or self._kept() >= 2 * node.slack - 1.0)
-            else:
-                rests = False
-            failure = None
-            if not rests:
-                outcome = guarded(node.take, asked and (bool(owed) or node.leads), self._ticks(node) or any(d == STEPS for _, d in looks))
-                found, failure = outcome.value or [], outcome.failure
-            for taken in found:
+        looks = [self._looks.popleft() for _ in range(len(self._looks))]
+        idle = not (requested or node.leads or self._ticks(node) or any(depth for _, depth in looks))
+        if idle:
+            newest = guarded(node.peek).value if looks else None
+            if newest is not None:
                 for observer in tuple(self._observers):
-                    tick = taken.tick or (taken.newest and observer in owed)
+                    guarded(observer.peek, newest)
+            idle = newest is not None or not (looks or node.elected or self._kept() >= 2 * node.slack - 1.0)
+        if not idle:
+            steps = self._ticks(node) or any(depth == STEPS for _, depth in looks)
+            outcome = guarded(node.take, requested and (bool(waiting) or node.leads), steps)
+            for taken in outcome.value or []:
+                for observer in tuple(self._observers):
+                    tick = taken.tick or (taken.newest and observer in waiting)
                     failed = guarded(observer.take, _without_dict(taken.snapshot), taken.at, tick, taken).failure
                     if failed is not None:
                         guarded(observer.fail, failed.detail)
                     if observer.for_all is not None and taken.whole is not None:
                         node.findings = observer.for_all.findings
-            if failure is not None:
+            if outcome.failure is not None:
                 for observer in tuple(self._observers):
-                    guarded(observer.fail, failure.detail)
-            for observer in leaving:
-                self._end(observer)
-            for done, _ in looks:
-                done.set()
-            self._due = node.due if node.leads or self._ticks(node) else began + min(node.slack, LONGEST_REST)
-            self._wait(began, time.monotonic() - began if node.leads else 0.0)
+                    guarded(observer.fail, outcome.failure.detail)
+        for done, _ in looks:
+            done.set()
+        self._due = node.due if node.leads or self._ticks(node) else began + min(node.slack, LONGEST_REST)
 
     def _kept(self) -> float:
         """Return the seconds for which observers need readings of other processes to be kept."""
@@ -682,18 +684,6 @@ class Ticker:
     def _ticks(self, node: NodeReader) -> bool:
         """Return whether this process needs each reading or each message of other processes."""
         return node.channel.heard or any(observer.delivers for observer in tuple(self._observers))
-
-    def _hand_out(self, outcome: Outcome[Snapshot], at: float, due: bool, owed: set[Run]) -> None:
-        snapshot = outcome.value
-        if snapshot is not None:
-            snapshot = _without_dict(snapshot)
-            at = moment_of(snapshot, at, self._clock.monotonic())
-        for observer in tuple(self._observers):  # the current ones: some may have been removed during the reading
-            failure = outcome.failure
-            if snapshot is not None:
-                failure = guarded(observer.take, snapshot, at, due or observer in owed).failure
-            if failure is not None:
-                guarded(observer.fail, failure.detail)
 
     def _wait(self, last: float, spent: float) -> None:
         """Wait until the next tick, or until a reading is requested and enough time has passed since the last one.

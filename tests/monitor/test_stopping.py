@@ -320,7 +320,7 @@ def test_a_child_begins_without_the_exporters_that_the_parent_has_open(tmp_path:
             works = own.summary["gpu.0.powerWatts"].count > 0 and len(monitor.history) > 5 and not called
             return (
                 works
-                and "jsonl, callback stay" in line
+                and "jsonl, callback get no records" in line
                 and str(os.getpid()) in line
                 and [one.name for one in monitor.status.exporters] == ["callback"]
                 and not caplog.records

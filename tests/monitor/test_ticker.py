@@ -320,7 +320,7 @@ def test_a_machine_without_threads_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         made.join(ear)
-    assert ear.failures == ["no thread is to be had: RuntimeError: can't start new thread"]
+    assert ear.failures == ["no thread can be started: RuntimeError: can't start new thread"]
     assert asked(made, ear).is_set()
     made.drop(ear)
 
