@@ -125,7 +125,7 @@ class NodeState:
                 name: Earlier(**dict(job) | {"alive": max(job.written, self._alive), "devices": job.model_dump()["devices"]})
                 for name, job in state.jobs.items()
             }
-            self.findings = [(device, recorded(Finding, entry)) for device, entry in state.findings]
+            self.findings = [(device, recorded(entry)) for device, entry in state.findings]
             sequence = state.sequence
             _begin_counts(state.xids)
         self._sequence: int = sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, TypeGuard, TypeVar
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import (
     AfterValidator,
@@ -25,12 +25,15 @@ from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceP
 from accelmetrics.schemas.identity_models import (
     BackendEntry,
     CannotTellEntry,
+    ConnectionEntry,
     DeviceEntry,
     FindingEntry,
     HolderEntry,
+    NicEntry,
     ProcessEntry,
     SourceStateEntry,
     StepEntry,
+    UnavailableEntry,
     WindowEntry,
 )
 from accelmetrics.schemas.lines import LINES_VERSION, are_finite
@@ -67,19 +70,6 @@ MOST_SECONDS = 1e10
 
 _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
 
-T = TypeVar("T")
-
-
-def recorded(record: Callable[..., T], entry: Part) -> T:
-    """Return the record with the values of an entry, in the order of its fields."""
-    return record(*(value for _, value in entry))
-
-
-def slot_of(entry: DeviceEntry) -> DeviceSlot:
-    """Return the device slot of an entry."""
-    identity = {name: getattr(entry, name) for name in DeviceIdentity._fields}
-    return DeviceSlot(entry.key, entry.index, entry.visible_index, DeviceIdentity(**identity))
-
 
 def _listed_once(devices: list[DeviceEntry]) -> list[DeviceEntry]:
     keys = [device.key for device in devices]
@@ -92,65 +82,11 @@ def _listed_once(devices: list[DeviceEntry]) -> list[DeviceEntry]:
 Devices = Annotated[list[DeviceEntry], AfterValidator(_listed_once), Field(description="The devices, in the order of their numbers.")]
 
 
-class UnavailableEntry(Part):
-    """Why a value is missing."""
-
-    reason: str = Field(
-        min_length=1, description="The reason in one word, for programs. Readers accept unknown reasons.", examples=list(map(str, Reason))
-    )
-    detail: str = Field("", description="The source's own message.")
-
-    def unavailable(self) -> Unavailable:
-        """Return the reason and the detail. A reason known to this release becomes a member of ``Reason``."""
-        return Unavailable(_REASONS.get(self.reason, self.reason), self.detail)
-
-
-_REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
-
-
-class NicEntry(Part):
-    """A network card with RDMA."""
-
-    name: Key = Field(description="The kernel's name for it.", examples=["mlx5_0"])
-    pci_bus_id: str = Field("", description="Its PCI address; empty if unknown.")
-    numa_node: int | None = Field(None, description="NUMA node of its slot; null if unknown.")
-    cpu_affinity: str = Field("", description="CPUs near its slot, as ranges; empty if unknown.")
-
-
-class ConnectionEntry(Part):
-    """The connection between two devices, or between a device and a network card."""
-
-    between: Annotated[list[Key], Field(min_length=2, max_length=2)] = Field(
-        description="The keys of both devices, or a device's key and the card's name."
-    )
-    path: str = Field(
-        "",
-        description="The PCIe path between them, named after its farthest part: one switch at most (PIX), several switches (PXB), a host "
-        "bridge (PHB), several host bridges of one NUMA node (NODE), the link between NUMA nodes (SYS); empty if unknown.",
-        examples=["PIX", "PXB", "PHB", "NODE", "SYS"],
-    )
-    link: str = Field("", description="The kind of direct links between them; empty if there are none.", examples=["nvlink", "xgmi"])
-    links: int | None = Field(0, description="Number of direct links; null if unknown.")
-    hops: int | None = Field(None, description="Number of links that data passes on its way; null if unknown.")
-    switched: bool = Field(False, description="Whether the links lead through switches.")
-    unavailable: dict[Key, UnavailableEntry] = Field(default_factory=dict, description="Under path or links, the reason why it is unknown.")
-
-    def connection(self) -> Connection:
-        """Return the connection as in snapshots."""
-        one, other = self.between
-        missing = {name: entry.unavailable() for name, entry in self.unavailable.items()}
-        return Connection((one, other), self.path, self.link, self.links, self.hops, self.switched, missing)
-
-
 class TopologyEntry(Part):
     """How devices are connected with each other, and with network cards."""
 
     connections: list[ConnectionEntry] = Field(description="One per pair of devices, then one per device and network card.")
     nics: list[NicEntry] = Field(description="The network cards with RDMA.")
-
-    def topology(self) -> Topology:
-        """Return the topology as in snapshots."""
-        return Topology(tuple(entry.connection() for entry in self.connections), tuple(recorded(Nic, entry) for entry in self.nics))
 
 
 class _Head(Part):
@@ -187,17 +123,8 @@ class Document(_Head):
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot of this document."""
-        return Snapshot(
-            self.timestamp,
-            self.hostname,
-            self.metrics,
-            tuple(map(slot_of, self.devices)),
-            {key: entry.unavailable() for key, entry in self.unavailable.items()},
-            tuple(recorded(BackendStatus, entry) for entry in self.backends),
-            {key: tuple(recorded(DeviceProcess, entry) for entry in found) for key, found in self.processes.items()},
-            {key: entry.unavailable() for key, entry in self.unlisted.items()},
-            None if self.topology is None else self.topology.topology(),
-        )
+        constant = self.devices, self.unavailable, self.backends, self.processes, self.unlisted, self.topology
+        return Snapshot(self.timestamp, self.hostname, self.metrics, *map(recorded, constant))
 
 
 class TopologyDocument(_Head):
@@ -223,12 +150,6 @@ class FindingsEntry(Part):
     ended: list[FindingEntry] = Field([], description="Conditions that ended since the findings were last written.")
     cannot_tell: list[CannotTellEntry] = Field([], description="Rules that could not be evaluated.")
 
-    def findings(self) -> Findings:
-        """Return the findings as in records."""
-        lacks = (CannotTell(one.rule, tuple(one.keys), one.metric, one.reason, one.detail) for one in self.cannot_tell)
-        current, ended = (tuple(recorded(Finding, one) for one in found) for found in (self.current, self.ended))
-        return Findings(current, ended, tuple(lacks))
-
 
 class HoldersEntry(Part):
     """The jobs and pods that devices are allocated to."""
@@ -236,9 +157,39 @@ class HoldersEntry(Part):
     found: list[HolderEntry] = Field([], description="The allocations, each with its device.")
     sources: dict[Key, str] = Field({}, description="By source asked, the reason why it did not answer; empty if it did.")
 
-    def holders(self) -> Holders:
-        """Return the holders as in records."""
-        return Holders(tuple(recorded(Holder, one) for one in self.found), self.sources)
+
+_RECORDS: dict[type[Part], Callable[..., object]] = {
+    ProcessEntry: DeviceProcess,
+    StepEntry: Step,
+    WindowEntry: WindowSpan,
+    FindingEntry: Finding,
+    CannotTellEntry: CannotTell,
+    FindingsEntry: Findings,
+    HolderEntry: Holder,
+    HoldersEntry: Holders,
+    BackendEntry: BackendStatus,
+    NicEntry: Nic,
+    ConnectionEntry: Connection,
+    TopologyEntry: Topology,
+}
+"""The record that each part of a document describes, with the same fields in the same order."""
+_REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
+
+
+def recorded(part: object) -> Any:
+    """Return a part of a document as the record that it describes, with lists as tuples. Other values are unchanged."""
+    if isinstance(part, list):
+        return tuple(map(recorded, part))
+    if isinstance(part, dict):
+        return {name: recorded(value) for name, value in part.items()}
+    if isinstance(part, UnavailableEntry):
+        return Unavailable(_REASONS.get(part.reason, part.reason), part.detail)
+    if isinstance(part, SourceStateEntry):
+        return BackendStatus(**dict(part))
+    if isinstance(part, DeviceEntry):
+        identity = DeviceIdentity(**{name: getattr(part, name) for name in DeviceIdentity._fields})
+        return DeviceSlot(part.key, part.index, part.visible_index, identity)
+    return _RECORDS[type(part)](*(recorded(value) for _, value in part)) if isinstance(part, Part) else part
 
 
 class _Changing(Part):
@@ -259,15 +210,11 @@ class _Changing(Part):
         self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings = NO_FINDINGS
     ) -> Record:
         """Return the record of this line and the given constant parts."""
-        processes = {key: tuple(recorded(DeviceProcess, entry) for entry in found) for key, found in self.processes.items()}
-        snapshot = Snapshot(
-            self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
-        )
-        steps = tuple(recorded(Step, step) for step in self.training)
-        findings = last if self.findings is None else self.findings.findings()
-        windows = tuple(recorded(WindowSpan, window) for window in self.windows)
+        parts = metrics, header.identities, header.unavailable, tuple(backends), recorded(self.processes), header.unlisted
+        findings = last if self.findings is None else recorded(self.findings)
         monitor = None if self.monitor is None else _status(self.monitor)
-        return Record(snapshot, header.labels, steps, monitor, findings=findings, windows=windows)
+        steps, windows = recorded(self.training), recorded(self.windows)
+        return Record(Snapshot(self.timestamp, header.hostname, *parts), header.labels, steps, monitor, findings=findings, windows=windows)
 
 
 class DocumentLine(_Changing):
@@ -325,15 +272,8 @@ class HeaderLine(Part):
 
     def header(self) -> Header:
         """Return the header as in records."""
-        return header_of(
-            self.hostname,
-            (),
-            tuple(map(slot_of, self.devices)),
-            {key: entry.unavailable() for key, entry in self.unavailable.items()},
-            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
-            {key: entry.unavailable() for key, entry in self.unlisted.items()},
-            self.labels,
-        )
+        devices, unavailable, backends, unlisted = map(recorded, (self.devices, self.unavailable, self.backends, self.unlisted))
+        return header_of(self.hostname, (), devices, unavailable, backends, unlisted, self.labels)
 
 
 def _status(flat: Mapping[str, int | float]) -> MonitorStatus:

@@ -92,9 +92,13 @@ ADVICE: Mapping[str, str] = {
 
 
 class Unavailable(NamedTuple):
-    """A missing value: the reason (a :class:`Reason`, or a string from a newer release) and the source's own message.
+    """Why a value is missing.
 
-    ``detail`` must not contain numbers that change from reading to reading: readings with equal reasons share a header.
+    Attributes:
+        reason: The reason in one word, for programs; readers accept unknown reasons. It is a :class:`Reason`, or a string from a newer
+            release.
+        detail: The source's own message. It must not contain numbers that change from reading to reading: readings with equal reasons
+            share a header.
     """
 
     reason: str

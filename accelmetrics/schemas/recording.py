@@ -37,7 +37,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from accelmetrics.schemas.document import DocumentLine, HeaderLine, PlainReading, ReadingLine, are_metrics, describe
+from accelmetrics.schemas.document import DocumentLine, HeaderLine, PlainReading, ReadingLine, are_metrics, describe, recorded
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.lines import files_of, first_time, packed
@@ -180,10 +180,9 @@ class LineDecoder:
             latest = self._latest = constant, Snapshot.from_dict(document)
         line = DocumentLine.model_validate(document)
         last = latest[1]
-        backends = [BackendStatus(**dict(entry)) for entry in line.backends]
         header = header_of(last.hostname, (), last.identities, last.unavailable, (), last.unlisted, line.labels)
-        record = line.record(header, document["metrics"], backends)
-        return record if line.holders is None else record._replace(holders=line.holders.holders())
+        record = line.record(header, document["metrics"], recorded(line.backends))
+        return record if line.holders is None else record._replace(holders=recorded(line.holders))
 
     def _reading(self, document: dict[str, Any]) -> Record:
         """Return the record of a reading, completed by its header."""

@@ -16,8 +16,6 @@ from functools import lru_cache
 from itertools import zip_longest
 from math import copysign, floor, inf, nextafter
 
-from accelmetrics.schemas.named_tuple import NamedTuple
-
 LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 """Units that are displayed differently from the catalogue's spelling."""
 SCALED = {"By": "", "By/s": "/s"}
@@ -252,31 +250,6 @@ def bar(percent: float, columns: int, marks: str = BAR) -> str:
 
 # Words
 
-
-class Term(NamedTuple):
-    """The words for a measure.
-
-    Attributes:
-        word: In sentences and on lines: ``util``.
-        heading: Above a column of a text table.
-        title: Where there is room: ``Utilisation``.
-        unit: The unit in the heading of a column without units in its cells.
-    """
-
-    word: str
-    heading: str
-    title: str
-    unit: str
-
-
-TERMS: Mapping[str, Term] = {
-    "utilization": Term("util", "UTIL", "Utilisation", "%"),
-    "memory": Term("memory", "MEMORY", "Memory", "GiB"),
-    "power": Term("power", "POWER", "Power", "W"),
-    "temperature": Term("temp", "TEMP", "Temperature", "°C"),
-    "clock": Term("clock", "CLOCK", "Clock", "MHz"),
-    "energy": Term("energy", "ENERGY", "Energy", "J"),
-}
 STATE_MARKS: Mapping[str, str] = {"ok": "", "warn": "!", "bad": "X", "missing": "-"}
 STATE_WORDS: Mapping[str, str] = {"ok": "ok", "warn": "warning", "bad": "critical", "missing": "no data"}
 """Words for a device's state. A device without values shows the word of its reason instead (``schemas/errors.py``)."""

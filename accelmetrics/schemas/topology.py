@@ -69,7 +69,7 @@ class Nic(NamedTuple):
     """A network card with RDMA.
 
     Attributes:
-        name: The kernel's name for it, ``mlx5_0``.
+        name: The kernel's name for it. It is ``mlx5_0``, …
         pci_bus_id: Its PCI address; empty if unknown.
         numa_node: NUMA node of its slot; None if unknown.
         cpu_affinity: CPUs near its slot, as ranges; empty if unknown.
@@ -86,14 +86,14 @@ class Connection(NamedTuple):
 
     Attributes:
         between: The keys of both devices, or a device's key and the card's name.
-        path: The PCIe path between them, in the words of ``nvidia-smi topo``: ``PIX`` (one switch at most), ``PXB`` (several
-            switches), ``PHB`` (a host bridge), ``NODE`` (host bridges of one NUMA node), ``SYS`` (the link between NUMA nodes); empty
-            if unknown.
-        link: The kind of direct links between them: ``nvlink``, ``xgmi``; empty if there are none or they are unknown.
+        path: The PCIe path between them, named after its farthest part: one switch at most (PIX), several switches (PXB), a host
+            bridge (PHB), several host bridges of one NUMA node (NODE), the link between NUMA nodes (SYS); empty if unknown. The words are
+            those of ``nvidia-smi topo``.
+        link: The kind of direct links between them; empty if there are none. It is ``nvlink``, ``xgmi``, …; also empty if unknown.
         links: Number of direct links; None if unknown.
         hops: Number of links that data passes on its way; None if unknown.
         switched: Whether the links lead through switches.
-        unavailable: Under ``path`` or ``links``, the reason why it is unknown.
+        unavailable: Under path or links, the reason why it is unknown.
     """
 
     between: tuple[str, str]
