@@ -189,7 +189,7 @@ class Reading:
         return cls((Block(tuple(metrics), tuple(metrics.values())),), unavailable, **rest)
 
 
-class Said(NamedTuple):
+class ReferenceValue(NamedTuple):
     """Value of one metric according to a reference.
 
     Attributes:
@@ -216,7 +216,7 @@ class Reference(Protocol):
         """Name of the tool or library that is asked: ``nvidia-smi``."""
         ...
 
-    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         """Read all values. Called on a worker thread, which is abandoned if the call does not return.
 
         Args:

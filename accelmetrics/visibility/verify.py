@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Backend, Number, ReadOptions, Reference, Said
+from accelmetrics.backends.contract import Backend, Number, ReadOptions, Reference, ReferenceValue
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.registry import BackendChoice, pinned, select
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, checked
@@ -148,7 +148,7 @@ class Pair:
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._latest = Said(0)
+        self._latest = ReferenceValue(0)
         self._answers: deque[tuple[float, float, float]] = deque()  # when asking began and ended, and the answer
         # Our values that wait for the reference's next answer: the earliest time of the value, start and end of the reading, the value.
         self._waiting: list[tuple[float, float, float, Number | Unavailable]] = []
@@ -164,7 +164,7 @@ class Pair:
         """Whether the mean over the whole span is compared."""
         return self._latest.over == "mean" or (self._latest.over == "counter" and self._metric.kind != "counter")
 
-    def hear(self, said: Said, began: float, ended: float) -> None:
+    def hear(self, said: ReferenceValue, began: float, ended: float) -> None:
         """Add an answer of the reference, with the start and end of the call on the monotonic clock."""
         if said.age:
             began = ended = ended - said.age
@@ -293,7 +293,7 @@ class OtherSource:
         self._sampler = Sampler([backend.pinned(source)], isolation="process", **options)
         self._joined = Sampler([backend.pinned(joined)], isolation="process", **options) if joined else None
 
-    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         """Read the source. Return values, or reasons in words, with the keys that this process gives its devices."""
         snapshot = self._sampler.sample()
         status = snapshot.backends[0]
@@ -301,7 +301,7 @@ class OtherSource:
             raise SourceError(status.reason or Reason.DRIVER_UNAVAILABLE, status.detail)
         self.sequence = status.sequence
         read_before = self._joined.sample() if self._joined is not None else None
-        found: dict[str, Said | str] = {f"{status.name}{DEVICES}": Said(_whole_devices(snapshot, status.name))}
+        found: dict[str, ReferenceValue | str] = {f"{status.name}{DEVICES}": ReferenceValue(_whole_devices(snapshot, status.name))}
         of_devices = tuple(f"{slot.key}." for slot in snapshot.identities)
         found |= {
             key: _answer_of(key, value, status.age_seconds) for key, value in snapshot.metrics.items() if not key.startswith(of_devices)
@@ -326,12 +326,12 @@ class OtherSource:
             self._joined.close()
 
 
-def _answer_of(key: str, value: Number, age: float | None) -> Said:
+def _answer_of(key: str, value: Number, age: float | None) -> ReferenceValue:
     """Return another source's value as an answer of a reference."""
     # Energy is compared by its gain, because the counters of two sources start at different times.
     row = catalogue.match(key)
     unit = "1" if row is None else row.unit
-    return Said(value, ROUNDED.get(unit, 0.0), "counter" if unit == "J" else "", age=age or 0.0)
+    return ReferenceValue(value, ROUNDED.get(unit, 0.0), "counter" if unit == "J" else "", age=age or 0.0)
 
 
 def _same(wanted: DeviceIdentity, snapshot: Snapshot) -> DeviceSlot | None:
@@ -384,7 +384,7 @@ class _ReferenceThread:
         self._reference = reference
         self._abandoned = bool(problem)
         self._questions: SimpleQueue[Sequence[DeviceSlot] | None] = SimpleQueue()
-        self._answers: SimpleQueue[Outcome[Mapping[str, Said | str]]] = SimpleQueue()
+        self._answers: SimpleQueue[Outcome[Mapping[str, ReferenceValue | str]]] = SimpleQueue()
         self._thread = threading.Thread(target=self._answer, name=f"accelmetrics-{reference.name}", daemon=True)
 
     def _answer(self) -> None:

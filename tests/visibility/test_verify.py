@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from pytest_mock import MockerFixture
 
-from accelmetrics.backends.contract import Said
+from accelmetrics.backends.contract import ReferenceValue
 from accelmetrics.schemas import catalogue
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
@@ -15,12 +15,12 @@ from accelmetrics.visibility import verify
 from accelmetrics.visibility.verify import AGREES, DIFFERS, NO_REFERENCE, Comparison, Pair
 
 MIB = 2.0**20
-NOW = Said(0)
+NOW = ReferenceValue(0)
 Round = tuple[float, float | Unavailable, float]
 """What the reference says before, our value, what the reference says after."""
 
 
-def compared(key: str, rounds: Iterable[Round], said: Said = NOW, age: float = 0.0) -> Comparison:
+def compared(key: str, rounds: Iterable[Round], said: ReferenceValue = NOW, age: float = 0.0) -> Comparison:
     """What comes of rounds, one each second."""
     pair = Pair(catalogue.find(key))
     for number, (before, ours, after) in enumerate(rounds):
@@ -60,7 +60,7 @@ def test_a_value_lies_between_two_answers_within_its_units_tolerance(
 def test_what_the_reference_rounds_away_counts() -> None:
     rounds = [(80 * MIB, 80.9 * MIB, 80 * MIB)]
     assert compared("gpu.0.memoryAllocatedBytes", rounds).result == DIFFERS
-    assert compared("gpu.0.memoryAllocatedBytes", rounds, Said(0, step=MIB)).result == AGREES
+    assert compared("gpu.0.memoryAllocatedBytes", rounds, ReferenceValue(0, step=MIB)).result == AGREES
 
 
 def test_a_value_that_moves_may_be_missed_but_not_three_times_in_a_row() -> None:
@@ -75,13 +75,13 @@ def test_a_value_that_is_kept_is_held_against_what_was_said_since() -> None:
     """It was read up to so many seconds ago: what the reference said then counts, and what it said long before does not."""
     rounds = [(1.0, 1.0, 1.0), (5.0, 1.0, 5.0), (5.0, 1.0, 5.0)]
     assert compared("gpu.0.pcieLinkGen", rounds).agreed == 2
-    assert compared("gpu.0.pcieLinkGen", rounds, Said(0, kept=11.0)).agreed == 3
+    assert compared("gpu.0.pcieLinkGen", rounds, ReferenceValue(0, kept=11.0)).agreed == 3
     assert compared("gpu.0.pcieLinkGen", rounds, age=11.0).agreed == 3
 
 
 def test_a_counter_is_compared_by_what_it_gained() -> None:
     """Each began elsewhere."""
-    said = Said(0, over="counter", kept=0.0)
+    said = ReferenceValue(0, over="counter", kept=0.0)
     rounds = [(1000.0 * n, 50.0 + 1000 * n, 1000.0 * n) for n in range(4)]
     found = compared("gpu.0.energyJoules", rounds, said)
     assert (found.result, found.ours, found.low, found.high) == (AGREES, 3000, 3000, 3000)
@@ -91,20 +91,20 @@ def test_a_counter_is_compared_by_what_it_gained() -> None:
 
 def test_a_rate_is_compared_with_a_counter_by_its_mean() -> None:
     rounds = [(5e6 * n, 5e6, 5e6 * n) for n in range(6)]
-    found = compared("disk.sda.readBps", rounds, Said(0, over="counter"))
+    found = compared("disk.sda.readBps", rounds, ReferenceValue(0, over="counter"))
     assert (found.result, found.detail) == (AGREES, "mean of 5.0 s")
     assert found.ours == pytest.approx(5e6)
     assert found.low == pytest.approx(5e6, rel=0.02)
     in_kib = [(5e6 * n, 5e6 / 1024, 5e6 * n) for n in range(6)]
-    assert compared("disk.sda.readBps", in_kib, Said(0, over="counter")).result == DIFFERS
+    assert compared("disk.sda.readBps", in_kib, ReferenceValue(0, over="counter")).result == DIFFERS
 
 
 def test_means_are_compared_over_the_whole_span() -> None:
     """Each over intervals of its own, so that single answers differ."""
     rounds = [(10.0 if n % 2 else 90.0, 90.0 if n % 2 else 10.0, 90.0 if n % 2 else 10.0) for n in range(20)]
-    assert compared("gpu.0.smActive", rounds, Said(0, over="mean")).result == AGREES
-    assert compared("gpu.0.smActive", [(80.0, 20.0, 80.0)] * 20, Said(0, over="mean")).result == DIFFERS
-    assert compared("gpu.0.smActive", [(80.0, 20.0, 80.0)], Said(0, over="mean")).result == NO_REFERENCE
+    assert compared("gpu.0.smActive", rounds, ReferenceValue(0, over="mean")).result == AGREES
+    assert compared("gpu.0.smActive", [(80.0, 20.0, 80.0)] * 20, ReferenceValue(0, over="mean")).result == DIFFERS
+    assert compared("gpu.0.smActive", [(80.0, 20.0, 80.0)], ReferenceValue(0, over="mean")).result == NO_REFERENCE
 
 
 def test_a_value_that_is_missing_here_differs_unless_it_is_only_late() -> None:
@@ -119,7 +119,7 @@ def test_what_neither_has_any_more_does_not_count() -> None:
     """A device that is lost after two rounds."""
     pair = Pair(catalogue.find("gpu.0.temp"))
     for now in (100.0, 101.0, 102.0):
-        pair.hear(Said(41), now, now + 0.01)
+        pair.hear(ReferenceValue(41), now, now + 0.01)
         pair.see(41, now + 0.1, now + 0.2)
     for now in (103.0, 104.0, 105.0, 106.0):
         pair.see(Unavailable(Reason.DEVICE_LOST), now, now + 0.1)
@@ -131,10 +131,10 @@ def test_an_answer_that_is_older_than_the_reading_does_not_count_as_after_it() -
     """A command that is polled serves what it said before."""
     pair = Pair(catalogue.find("gpu.0.temp"))
     for now, age in ((100.0, 1.0), (101.0, 2.0)):
-        pair.hear(Said(41, age=age), now, now)
+        pair.hear(ReferenceValue(41, age=age), now, now)
         pair.see(60, now + 0.1, now + 0.2)
     assert pair.result("gpu.0.temp", "amd-smi").result == NO_REFERENCE
-    pair.hear(Said(41, age=0.5), 102.0, 102.0)
+    pair.hear(ReferenceValue(41, age=0.5), 102.0, 102.0)
     assert pair.result("gpu.0.temp", "amd-smi").result == DIFFERS
 
 

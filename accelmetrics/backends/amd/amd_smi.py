@@ -222,7 +222,7 @@ def _connect(command: Command, clock: Clock) -> PollOnce:
         parsed = parse(completed.stdout)
         if parsed[0]:
             return parsed
-        if '"gpu"' in completed.stdout and not completed.truncated and command.said(completed) is None:
+        if '"gpu"' in completed.stdout and not completed.truncated and command.known_error(completed) is None:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
         raise command.failure(completed)
 

@@ -464,7 +464,7 @@ def _refused(completed: Completed) -> bool:
 
 def failure(command: Command, completed: Completed) -> SourceError:
     """Return the error for a run without cards."""
-    known = command.said(completed)
+    known = command.known_error(completed)
     if known is not None:
         return known
     if _refused(completed):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.backends.contract import ReadOptions, Said
+from accelmetrics.backends.contract import ReadOptions, ReferenceValue
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceSlot
@@ -38,7 +38,7 @@ class Psutil:
         self._pid = options.pid
         self._paths = options.disk_paths
 
-    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         if not _LINUX:
             raise SourceError(Reason.NOT_SUPPORTED, "the host is read through psutil here: there is no second way to its numbers")
         if sysroot():
@@ -52,7 +52,7 @@ class Psutil:
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    def _memory(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    def _memory(self, psutil: Any) -> Iterator[tuple[str, ReferenceValue | str]]:
         main, swap = psutil.virtual_memory(), psutil.swap_memory()
         limited = self._limited("memory.max")
         used = main.total - main.available
@@ -62,21 +62,21 @@ class Psutil:
             ("memory_percent", 100 * used / main.total),
             ("proc.memory.availableMB", main.available / MIB),
         ):
-            yield key, LIMITED if limited else Said(value)
-        yield "swap.used_percent", Said(100 * swap.used / swap.total) if swap.total else "it finds no swap"
+            yield key, LIMITED if limited else ReferenceValue(value)
+        yield "swap.used_percent", ReferenceValue(100 * swap.used / swap.total) if swap.total else "it finds no swap"
         for minutes, load in zip((1, 5, 15), psutil.getloadavg(), strict=True):
-            yield f"load.{minutes}m", Said(load, step=0.01)  # /proc/loadavg has two places
+            yield f"load.{minutes}m", ReferenceValue(load, step=0.01)  # /proc/loadavg has two places
 
-    def _process(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    def _process(self, psutil: Any) -> Iterator[tuple[str, ReferenceValue | str]]:
         with suppress(psutil.Error):
             process = psutil.Process(self._pid)
             with process.oneshot():
                 rss, times, threads = process.memory_info().rss, process.cpu_times(), process.num_threads()
-            yield "proc.cpu.threads", Said(threads)
-            yield "proc.memory.rssBytes", Said(rss)
-            yield "proc.memory.rssMB", Said(rss / MIB)
+            yield "proc.cpu.threads", ReferenceValue(threads)
+            yield "proc.memory.rssBytes", ReferenceValue(rss)
+            yield "proc.memory.rssMB", ReferenceValue(rss / MIB)
             total = psutil.virtual_memory().total
-            yield "proc.memory.percent", LIMITED if self._limited("memory.max") else Said(100 * rss / total)
+            yield "proc.memory.percent", LIMITED if self._limited("memory.max") else ReferenceValue(100 * rss / total)
             cpus = len(process.cpu_affinity())
             limited = self._limited("cpu.max")
             for key, seconds in (
@@ -84,26 +84,26 @@ class Psutil:
                 ("proc.cpu.userPercent", times.user),
                 ("proc.cpu.systemPercent", times.system),
             ):
-                yield key, LIMITED if limited else Said(100 * seconds / cpus, step=100 * TICK / cpus, over="counter")
+                yield key, LIMITED if limited else ReferenceValue(100 * seconds / cpus, step=100 * TICK / cpus, over="counter")
 
-    def _disks(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    def _disks(self, psutil: Any) -> Iterator[tuple[str, ReferenceValue | str]]:
         for path in self._paths:
             with suppress(OSError):
                 usage = psutil.disk_usage(path)
-                yield f"disk.{path}.usageGB", Said(usage.used / GIB)
+                yield f"disk.{path}.usageGB", ReferenceValue(usage.used / GIB)
                 if usage.used + usage.free:
-                    yield f"disk.{path}.usagePercent", Said(100 * usage.used / (usage.used + usage.free))
+                    yield f"disk.{path}.usagePercent", ReferenceValue(100 * usage.used / (usage.used + usage.free))
         disks = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
         for name, moved in disks.items():
             for direction, rate, count in (("in", "readBps", moved.read_bytes), ("out", "writeBps", moved.write_bytes)):
-                yield f"disk.{name}.{direction}", Said(count / MIB, over="counter")
-                yield f"disk.{name}.{rate}", Said(count, over="counter")
+                yield f"disk.{name}.{direction}", ReferenceValue(count / MIB, over="counter")
+                yield f"disk.{name}.{rate}", ReferenceValue(count, over="counter")
         # Only real disks have a `device` entry. Devices built on other disks (dm, md) would count the same bytes twice; memory and
         # files (ram, loop) are no disks.
         whole = [moved for name, moved in disks.items() if Path(f"/sys/block/{name}/device").exists()]
         if whole:
-            yield "disk.in", Said(sum(moved.read_bytes for moved in whole) / MIB, over="counter")
-            yield "disk.out", Said(sum(moved.write_bytes for moved in whole) / MIB, over="counter")
+            yield "disk.in", ReferenceValue(sum(moved.read_bytes for moved in whole) / MIB, over="counter")
+            yield "disk.out", ReferenceValue(sum(moved.write_bytes for moved in whole) / MIB, over="counter")
 
     def _limited(self, file: str) -> bool:
         """Return whether ``file`` sets a limit in the process's version 2 cgroup or in one above it."""
@@ -119,19 +119,19 @@ class Psutil:
         return False
 
 
-def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
+def _cpus(psutil: Any) -> Iterator[tuple[str, ReferenceValue | str]]:
     # The reference's own formula: the backend computes idle time, this sums up the busy times.
     times = psutil.cpu_times(percpu=True)
     if len(times) == os.sysconf("SC_NPROCESSORS_CONF"):  # if a CPU is offline, psutil's positions are not CPU numbers
         for number, cpu in enumerate(times):
             busy = sum(value for name, value in cpu._asdict().items() if name not in ("idle", "iowait", "guest", "guest_nice"))
-            yield f"cpu.{number}.cpu_percent", Said(100 * busy, step=100 * TICK, over="counter")
+            yield f"cpu.{number}.cpu_percent", ReferenceValue(100 * busy, step=100 * TICK, over="counter")
     cores = [entry.current for entry in psutil.sensors_temperatures().get("coretemp", ()) if entry.label.startswith("Core")]
     if cores:
-        yield "cpu.avg_temp", Said(sum(cores) / len(cores))
+        yield "cpu.avg_temp", ReferenceValue(sum(cores) / len(cores))
 
 
-def _network(psutil: Any) -> Iterator[tuple[str, Said | str]]:
+def _network(psutil: Any) -> Iterator[tuple[str, ReferenceValue | str]]:
     """Yield the traffic of all interfaces, without loopback and without ports of a bond or bridge, which counts their bytes too."""
     loopbacks = {name for name, nic in psutil.net_if_stats().items() if "loopback" in nic.flags.split(",")}
     moved = psutil.net_io_counters(pernic=True, nowrap=False)
@@ -140,5 +140,5 @@ def _network(psutil: Any) -> Iterator[tuple[str, Said | str]]:
         ("network.recv", sum(nic.bytes_recv for nic in counted)),
         ("network.sent", sum(nic.bytes_sent for nic in counted)),
     ):
-        yield key, Said(count, over="counter")
-        yield f"{key}Bps", Said(count, over="counter")
+        yield key, ReferenceValue(count, over="counter")
+        yield f"{key}Bps", ReferenceValue(count, over="counter")

@@ -231,10 +231,10 @@ class Command:
                 # The parser's error says more than the tool's words if devices came before it, since the tool itself works then, or if
                 # a JSON document without complaints does not parse, since that is a new format.
                 is_document = ("{" in text or text.lstrip().startswith("[")) and not completed.stderr.strip()
-                if found or ((not failed or is_document) and self.said(completed) is None):
+                if found or ((not failed or is_document) and self.known_error(completed) is None):
                     raise
                 raise self.failure(completed) from error
-            if not found and (failed or self.said(completed)):
+            if not found and (failed or self.known_error(completed)):
                 raise self.failure(completed)
 
         def connect() -> PollOnce:
@@ -245,7 +245,7 @@ class Command:
 
     def failure(self, completed: Completed) -> SourceError:
         """Return the error of a run without devices: from the vendor's known messages, else from its exit status and last words."""
-        known = self.said(completed)
+        known = self.known_error(completed)
         if known is not None:
             return known
         name, words = self.names[0], completed.words
@@ -257,7 +257,7 @@ class Command:
         reason = Reason.NO_PERMISSION if DENIED.search(words) else Reason.DRIVER_ERROR
         return SourceError(reason, f"{name} listed no device (exit status {completed.returncode}): {words}")
 
-    def said(self, completed: Completed) -> SourceError | None:
+    def known_error(self, completed: Completed) -> SourceError | None:
         """Return the error for the first of the vendor's known messages in a run's output, with the line quoted; None without one."""
         lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
         for each in self.says:
@@ -590,7 +590,7 @@ def each_device(
             found = [DeviceSample({**known, **record}) for record in parsed(command.names[0], parse, completed.stdout)]
         except SourceError as error:
             # The vendor's known messages explain more than a parser's error.
-            raise command.said(completed) or error from error
+            raise command.known_error(completed) or error from error
         if not found:
             raise command.failure(completed)
         return found

@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-from accelmetrics.backends.contract import ReadOptions, Said
+from accelmetrics.backends.contract import ReadOptions, ReferenceValue
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.backends.nvidia import wsl_folders
 from accelmetrics.backends.nvidia.metrics import METRICS, TEN_SECONDS
@@ -215,7 +215,7 @@ class NvidiaMlPy:
         self._refusals: tuple[type[Exception], ...] = (AttributeError,)  # raised for a function that the binding lacks
         self._samples: dict[str, Any] = {}  # GPM samples by UUID
 
-    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         if self._nvml is None:
             try:
                 nvml = import_module("pynvml")
@@ -226,7 +226,7 @@ class NvidiaMlPy:
             older_driver = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)  # the driver has only an older form
             self._refusals = (AttributeError, nvml.NVMLError, older_driver)
         nvml = self._nvml
-        found: dict[str, Said | str] = {"nvidia.devices": Said(nvml.nvmlDeviceGetCount())}
+        found: dict[str, ReferenceValue | str] = {"nvidia.devices": ReferenceValue(nvml.nvmlDeviceGetCount())}
         for slot in slots:
             if not slot.identity.uuid:
                 continue
@@ -240,7 +240,7 @@ class NvidiaMlPy:
             for name, value in self._device(handle, slot.identity.uuid, bool(slot.identity.parent)):
                 found[f"{slot.key}.{name}"] = value
             if not slot.identity.parent and (used := self._used_memory(handle)) is not None:
-                found[f"{slot.identity.kind}.process.{slot.index}.memoryAllocatedBytes"] = Said(used, kept=2.0)
+                found[f"{slot.identity.kind}.process.{slot.index}.memoryAllocatedBytes"] = ReferenceValue(used, kept=2.0)
         return found
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class NvidiaMlPy:
             with suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
 
-    def _device(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, Said | str]]:
+    def _device(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, ReferenceValue | str]]:
         """Yield each metric of a device with a number, or with the reason why there is none."""
         answers: dict[tuple[str, tuple[Any, ...]], Any] = {}
         values: dict[str, float | str] = {}
@@ -277,8 +277,8 @@ class NvidiaMlPy:
         if not partition:
             values |= {**self._sram(handle), **self._fabric(handle), **self._links(handle)}
         for name, value in values.items():
-            reported = value if isinstance(value, str) else Said(value, kept=KEPT.get(name, 1.0 + TEN_SECONDS))
-            yield name, reported._replace(over="counter") if name == "energyJoules" and isinstance(reported, Said) else reported
+            reported = value if isinstance(value, str) else ReferenceValue(value, kept=KEPT.get(name, 1.0 + TEN_SECONDS))
+            yield name, reported._replace(over="counter") if name == "energyJoules" and isinstance(reported, ReferenceValue) else reported
         yield from self._profiled(handle, uuid, partition)
 
     def _call(self, function: str, handle: Any, *arguments: Any) -> Any:
@@ -381,7 +381,7 @@ class NvidiaMlPy:
                 counts[name] = errors
         return found | {name: _sum(listed) for name, listed in counts.items()}
 
-    def _profiled(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, Said | str]]:
+    def _profiled(self, handle: Any, uuid: str, partition: bool) -> Iterator[tuple[str, ReferenceValue | str]]:
         """Yield the means of profiling metrics since the last reading."""
         nvml = self._nvml
         whole, instance = handle, None
@@ -409,7 +409,7 @@ class NvidiaMlPy:
             nvml.nvmlGpmMetricsGet(asked)
             for answer, (name, symbol) in zip(asked.metrics, PROFILED.items(), strict=False):
                 if answer.nvmlReturn == nvml.NVML_SUCCESS:
-                    yield name, Said(answer.value * (MIB if symbol.endswith("_PER_SEC") else 1), over="mean")
+                    yield name, ReferenceValue(answer.value * (MIB if symbol.endswith("_PER_SEC") else 1), over="mean")
         with suppress(nvml.NVMLError):
             nvml.nvmlGpmSampleFree(before)
 
@@ -439,14 +439,14 @@ class NvidiaSmi:
         )
         self._queries = {"uuid", *chain.from_iterable(queries for queries, *_ in QUERIES)}
 
-    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         rows = self._rows()
         keys = {slot.identity.uuid: slot.key for slot in slots if slot.identity.uuid}
         # Containers of other vendors may have a stand-in of this name (T-Head PPU).
         if keys and not keys.keys() & {row["uuid"] for row in rows}:
             words = f"{self._command.find()} lists none of these GPUs: it may be another vendor's command of that name"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words)
-        found: dict[str, Said | str] = {"nvidia.devices": Said(len(rows))}
+        found: dict[str, ReferenceValue | str] = {"nvidia.devices": ReferenceValue(len(rows))}
         for row in rows:
             key = keys.get(row["uuid"])
             for queries, name, factor, step in QUERIES if key is not None else ():
@@ -455,7 +455,7 @@ class NvidiaSmi:
                     continue
                 value = _number(word)
                 kept = KEPT.get(name, 1.0)
-                found[f"{key}.{name}"] = f"it says {word}" if value is None else Said(value * factor, step, kept=kept)
+                found[f"{key}.{name}"] = f"it says {word}" if value is None else ReferenceValue(value * factor, step, kept=kept)
         return found
 
     def close(self) -> None:
