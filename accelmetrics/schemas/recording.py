@@ -27,6 +27,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from io import BufferedReader
 from itertools import repeat
@@ -211,15 +212,11 @@ class RecordFile:
 
     Attributes:
         path: The file.
-        skipped: Number of unreadable lines so far in the latest iteration.
-        complaint: The first of them in words: file, line and error; empty if there was none.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.skipped = 0
-        self.complaint = ""
-        self._decoder = LineDecoder()
+        self._reader = RecordReader([self.path], grows=False)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records.
@@ -228,39 +225,21 @@ class RecordFile:
             DocumentError: No line of the file is a record, and the file is more than the beginning of one.
             OSError: The file cannot be read.
         """
-        self.skipped, self.complaint = 0, ""
-        decoder = self._decoder = LineDecoder()
-        number, hopeless = 0, True
-        allowed = MOST_OTHERS
-        try:
-            for number, line in enumerate(_lines(self.path), 1):
-                if number > allowed:
-                    raise DocumentError(f"{self.path}: more than {MOST_OTHERS:,} of its first {number:,} lines are no records")
-                if line.isspace():
-                    continue
-                try:
-                    record = decoder.record(line)
-                except _RefusedError as error:
-                    raise DocumentError(f"{self.path}, line {number}: {error}") from error
-                except DocumentError as error:
-                    self._skip(f", line {number}: {error}")
-                    if line.startswith(_BEGINNING):  # an unreadable header: it may belong to any stream
-                        decoder.headers.clear()
-                    # A file whose only line is the beginning of a record is being written: it is no error.
-                    hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
-                    continue
-                hopeless = False
-                # One for this line, and one more line that may be no record.
-                allowed += 2
-                if record is not None:
-                    yield record
-        except EOFError:
-            self._skip(f", after line {number}: the compressed file is cut")
-            hopeless = hopeless and number > 0
-        except (zlib.error, gzip.BadGzipFile) as error:
-            self._skip(f", after line {number}: the compressed file is damaged: {error}")
-        if self.skipped and hopeless:
-            raise DocumentError(self.complaint)
+        reader = self._reader = RecordReader([self.path], grows=False)
+        with closing(reader):
+            yield from iter(reader.record, None)
+        if reader.skipped and reader.hopeless:
+            raise DocumentError(reader.complaint)
+
+    @property
+    def skipped(self) -> int:
+        """Number of unreadable lines so far in the latest iteration."""
+        return self._reader.skipped
+
+    @property
+    def complaint(self) -> str:
+        """The first unreadable line in words: file, line and error; empty if there was none."""
+        return self._reader.complaint
 
     def to_pandas(self, metrics: str | Sequence[str] = "all") -> pandas.DataFrame:
         """Return the readings as a data frame, indexed by time (UTC), with a column per key. Missing values are NaN.
@@ -297,49 +276,30 @@ class RecordFile:
 
         They have the devices' keys, but no identity, hostname, labels or reasons.
         """
-        return self._decoder.headless
+        return self._reader.decoder.headless
 
     def __repr__(self) -> str:
         return f"<RecordFile {str(self.path)!r}>"
 
-    def _skip(self, what: str) -> None:
-        self.skipped += 1
-        self.complaint = self.complaint or f"{self.path}{what}"
-
 
 def _opened(path: Path) -> BufferedReader:
+    """Open a file, in its compressed form if it was compressed after it was listed.
+
+    Raises:
+        DocumentError: It is a device other than a terminal.
+        OSError: It cannot be opened.
+    """
     try:
         file = path.open("rb", 0)
     except FileNotFoundError:
-        if not packed(path).exists():  # if it exists, the file was compressed after it was listed
+        if not packed(path).exists():
             raise
         file = packed(path).open("rb", 0)
+    kind = os.fstat(file.fileno()).st_mode
+    if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):
+        file.close()
+        raise DocumentError(f"{path} is a device, which may have no end")
     return BufferedReader(file, _BUFFER)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines with their line ends. The last line may have none.
-
-    Raises:
-        DocumentError: It is a device other than a terminal, or has a line that seems endless.
-        EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged. All lines before that were yielded.
-    """
-    with _opened(path) as file:
-        kind = os.fstat(file.fileno()).st_mode
-        if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):
-            raise DocumentError(f"{path} is a device, which may have no end")
-        beginning = file.peek(len(_GZIP))[: len(_GZIP)]
-        # A single byte of gzip's mark: the compressed file is cut.
-        if beginning and beginning == _GZIP[:-1]:
-            raise EOFError
-        text = gzip.GzipFile(fileobj=file) if beginning == _GZIP else file
-        length = 0
-        while line := text.readline(LONGEST_LINE):
-            if not length:
-                yield line
-            length = 0 if line.endswith(b"\n") else length + len(line)
-            if length > LONGEST_PASSED_OVER:
-                raise DocumentError(f"{path} has a line of more than {LONGEST_PASSED_OVER >> 20} MiB")
 
 
 def _check_number(devices: object) -> None:
@@ -398,83 +358,103 @@ class RecordReader:
 
     Args:
         parts: The files. More may be appended later.
+        grows: Whether the last file may grow: then the last line counts only once it has a line end.
 
     Attributes:
+        decoder: Decodes the lines. It has the headers and findings at this place.
         skipped: Number of unreadable lines.
-        complaint: The first of them in words.
-
-    Its methods refuse the same files as :class:`RecordFile`.
+        complaint: The first of them in words: file, line and error.
+        hopeless: Whether there was no record yet, and more than the beginning of one.
 
     Raises:
         DocumentError: The recording is refused.
         OSError: It cannot be read.
     """
 
-    def __init__(self, parts: list[Path]) -> None:
-        self._parts = parts
+    def __init__(self, parts: list[Path], grows: bool = True) -> None:
+        self._parts, self._grows = parts, grows
         self._file: IO[bytes] | gzip.GzipFile | None = None
         self._raw: IO[bytes] | None = None  # the compressed file that `_file` reads from
         self.part = self.offset = 0
-        self.skipped, self.complaint = 0, ""
-        self._length = 0  # bytes so far of a line without its end
-        self._others = 0  # lines since the last record
-        self.jump(START)
+        self.skipped, self.complaint, self.hopeless = 0, "", True
+        self.decoder = LineDecoder()
 
     def jump(self, mark: IndexEntry) -> None:
         """Move to another place."""
-        if self._file is None or mark.part != self.part:
+        opened = self._file if mark.part == self.part else None
+        if opened is None:
             self.close()
             self._raw = file = _opened(self._parts[mark.part])
             self._file = gzip.GzipFile(fileobj=file) if file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP else file
         assert self._file is not None
-        self._file.seek(mark.offset)
+        if opened is not None or mark.offset:  # a pipe cannot be moved in
+            self._file.seek(mark.offset)
         self.part, self.offset = mark.part, mark.offset
-        self._length = self._others = 0
+        self._length = 0  # bytes so far of a line without its end
+        self._number, self._numbered = 0, not mark.offset  # of the line, known from the beginning of a file on
+        self._allowed = MOST_OTHERS  # lines that may still come without being a record
         self.decoder = LineDecoder(mark.headers, mark.lasting)
 
     def line(self) -> bytes:
         """Return the next complete line; empty if there is none yet."""
+        if self._file is None:
+            self.jump(START)
         while True:
             assert self._file is not None
             try:
                 line = self._file.readline(LONGEST_LINE)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                self._skip(f"the compressed file is cut or damaged: {error}")
+                cut = isinstance(error, EOFError)
+                self.hopeless = self.hopeless and not (cut and not self._number)
+                self._number += 1
+                self._skip("the compressed file is cut" if cut else f"the compressed file is damaged: {error}")
                 line = b""
-            # A line beyond the limit comes in pieces. Only their length is counted.
-            if line.endswith(b"\n") or len(line) == LONGEST_LINE:
+            if line and (line.endswith(b"\n") or len(line) == LONGEST_LINE or not self._grows):
+                # A line beyond the limit comes in pieces. The first counts as the line, and the others only by their length.
+                begins = not self._length
                 self.offset += len(line)
                 self._length = 0 if line.endswith(b"\n") else self._length + len(line)
-                self._others += 1
                 if self._length > LONGEST_PASSED_OVER:
                     raise self._refused(f"it has a line of more than {LONGEST_PASSED_OVER >> 20} MiB")
-                if self._others > MOST_OTHERS:
-                    raise self._refused(f"more than {MOST_OTHERS:,} lines in a row are no records")
-                return line
-            if self.part + 1 >= len(self._parts):
+                if begins:
+                    self._number += 1
+                    self._allowed -= 1
+                    if self._allowed < 0:
+                        raise DocumentError(f"{self._parts[self.part]}: more than {MOST_OTHERS:,} lines are no records")
+                    return line
+            elif self.part + 1 < len(self._parts):
+                self.jump(IndexEntry(0, self.part + 1, 0))
+            else:
                 if line:
                     self._file.seek(self.offset)  # an incomplete line: read it again when it is complete
                 return b""
-            self.jump(IndexEntry(0, self.part + 1, 0))
 
     def record(self) -> Record | None:
         """Return the next record; None if there is none yet."""
         while line := self.line():
             if (record := self.decoded(line)) is not None:
-                self._others = 0
                 return record
         return None
 
     def decoded(self, line: bytes) -> Record | None:
-        """Return the record of a line; None for a header and for an unreadable line, which is counted."""
+        """Return the record of a line; None for a header, and for a blank or an unreadable line. The latter is counted."""
+        if line.isspace():
+            return None
         try:
-            return self.decoder.record(line)
+            record = self.decoder.record(line)
         except _RefusedError as error:
             raise self._refused(str(error)) from error
         except DocumentError as error:
-            if not line.isspace():
-                self._skip(str(error))
+            self._skip(str(error))
+            if line.startswith(_BEGINNING):  # an unreadable header: it may belong to any stream
+                self.decoder.headers.clear()
+            # A file whose only line is the beginning of a record, or of a compressed file, is being written: it is no error.
+            begun = not line.endswith(b"\n") and any(start.startswith(line[: len(start)]) for start in (_BEGINNING, _GZIP))
+            self.hopeless = self.hopeless and not begun
             return None
+        self.hopeless = False
+        self._allowed += 2  # one for this line, and one more line that may be no record
+        return record
 
     def skip(self, time_ns: int) -> None:
         """Move forward to the first record at or after this time."""
@@ -491,7 +471,7 @@ class RecordReader:
         if (line.startswith(_BEGINNING) and b'"stream"' in line[:BEGINNING]) or b'"findings":' in line:
             self.decoded(line)
         moment = first_time(line[:BEGINNING])
-        self._others = self._others if moment is None else 0
+        self._allowed += 0 if moment is None else 2
         return moment
 
     def is_cut(self, size: int) -> bool:
@@ -503,13 +483,15 @@ class RecordReader:
         for file in (self._file, self._raw):
             if file is not None:
                 file.close()
+        self._file = self._raw = None
 
     def _skip(self, why: str) -> None:
         self.skipped += 1
-        self.complaint = self.complaint or f"{self._parts[self.part]}: {why}"
+        self.complaint = self.complaint or str(self._refused(why))
 
     def _refused(self, why: str) -> DocumentError:
-        return DocumentError(f"{self._parts[self.part]}: {why}")
+        where = f", line {self._number}" if self._numbered and self._number else ""
+        return DocumentError(f"{self._parts[self.part]}{where}: {why}")
 
 
 class RecordingIndex:

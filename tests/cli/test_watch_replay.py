@@ -286,4 +286,4 @@ def test_what_no_writer_makes_is_refused(reading: Snapshot, tmp_path: Path) -> N
                 file.write(b"\n" * (1 << 20))
         done = run("watch", "--replay", str(path))
         assert done.returncode == (1 if beginning else 2)
-        assert done.stderr == f"accelmetrics watch: {path}: more than 200,000 lines in a row are no records\n"
+        assert done.stderr == f"accelmetrics watch: {path}: more than 200,000 lines are no records\n"
