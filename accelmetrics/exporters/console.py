@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Style = Literal["line", "table"]
 STYLES = get_args(Style)
-MOST_FINDINGS = 3
-"""Maximum number of findings in a line; further ones are only counted."""
 LINE = 80
 """Width of a line if the terminal's width is unknown."""
 
@@ -204,9 +202,10 @@ def line(snapshot: Snapshot, findings: Sequence[Finding] = (), width: int = LINE
     """
     silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
     names = [f"{finding.rule} {finding.key}".rstrip() for finding in findings]
-    more = f", and {len(names) - MOST_FINDINGS} more" if len(names) > MOST_FINDINGS else ""
-    found = f" | ! {counted(len(names), 'finding')}" if names else ""
-    ends = (f"{silent}{found}: {', '.join(names[:MOST_FINDINGS])}{more}", silent + found) if names else (silent,)
+    ends = [silent]
+    if names:
+        ends = [f"{silent} | ! {counted(len(names), 'finding')}"]
+        ends.insert(0, f"{ends[0]}: {', '.join(names[:3])}{f', and {len(names) - 3} more' if len(names) > 3 else ''}")
     text = ""
     for end in ends:
         for devices in _shapes(snapshot):
@@ -224,10 +223,12 @@ def _shapes(snapshot: Snapshot) -> Iterator[str]:
         yield f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}"
         return
     kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
-    told = (one.why or f"{_percent(one.utilization)}/{_percent(one.memory_percent)}" for one in devices)
-    yield f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True))
-    short = (one.why or f"{_whole(one.utilization)}/{_whole(one.memory_percent)}" for one in devices)
-    yield f"{kinds} %: " + " ".join(f"{one.key.partition('.')[2]}:{words}" for one, words in zip(devices, short, strict=True))
+    yield f"{kinds} Monitor - " + " | ".join(
+        f"{one.label}: {one.why or f'{_percent(one.utilization)}/{_percent(one.memory_percent)}'}" for one in devices
+    )
+    yield f"{kinds} %: " + " ".join(
+        f"{one.key.partition('.')[2]}:{one.why or f'{_whole(one.utilization)}/{_whole(one.memory_percent)}'}" for one in devices
+    )
     ranges = [f"{counted(len(devices), kinds)}"]
     for word, values in (("util", [one.utilization for one in devices]), ("memory", [one.memory_percent for one in devices])):
         known = [value for value in values if value is not None]
@@ -251,9 +252,6 @@ WIDE = 200
 """Default width of the table, in characters."""
 SPACE = 2
 """Number of characters between two columns."""
-WARNED = "bold red"
-
-
 SHAPES: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
     (10, True, ()),
     (6, True, ()),
@@ -273,7 +271,10 @@ def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
     from rich.text import Text
 
     devices, silent = vitals(snapshot), silent_sources(snapshot)
-    parts: list[RenderableType] = [Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop")]
+    host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
+    clock = moment.partition("T")[2]
+    heading = next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if cells(text) <= width), "")
+    parts: list[RenderableType] = [Text(heading, style="bold", no_wrap=True, overflow="crop")]
     parts += [_drawn(devices, width)] if devices else []
     parts += [Text(f"{status.name}  {status.status}: {status.detail}", "red", no_wrap=True, overflow="ellipsis") for status in silent]
     parts += [] if devices or silent else [Text("no device was found")]
@@ -308,28 +309,17 @@ def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -
     if one.memory_used is not None and (amount or one.memory_percent is None):
         used = memory(one.memory_used, one.memory_total)
         held = used if one.memory_percent is None else f"{held} {used}"
-    full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
-    hot = one.temperature is not None and one.temperature > HOT
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
         "Util": Text(_bar(one.utilization, columns)),
-        "Memory": Text(held, WARNED if full else ""),
+        "Memory": Text(held, "bold red" if (one.memory_percent or 0) > FULL_MEMORY else ""),
         "Power": Text("-" if one.power is None else watts(one.power, one.power_limit)),
-        "Temp": Text("-" if one.temperature is None else celsius(one.temperature), WARNED if hot else ""),
+        "Temp": Text("-" if one.temperature is None else celsius(one.temperature), "bold red" if (one.temperature or 0) > HOT else ""),
     }
     if one.why:
         cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})
     return {heading: cell for heading, cell in cells.items() if heading not in left_out}
-
-
-def _heading(snapshot: Snapshot, width: int) -> str:
-    """Return the heading: the host and the time, or less if they do not fit. Nothing is cut in the middle."""
-    from rich.cells import cell_len
-
-    host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
-    clock = moment.partition("T")[2]
-    return next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if cell_len(text) <= width), "")
 
 
 def host_line(snapshot: Snapshot, width: int = WIDE) -> str:

@@ -24,8 +24,6 @@ from accelmetrics.schemas.snapshot import Snapshot
 TIME = "timestamp"
 LABEL = "label."
 
-_ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
-
 
 class CsvExporter(FileExporter):
     """Writes each record as a row of a CSV file."""
@@ -94,8 +92,8 @@ def _logged(record: Record) -> dict[str, int | float]:
 def columns_of(snapshot: Snapshot) -> list[str]:
     """Return a column for each key that has a value or may get one later."""
     # A metric that the device does not support never gets a value, so it needs no column.
-    late = (key for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
-    return [_plain(key) for key in dict.fromkeys((*snapshot.metrics, *late))]
+    keys = *snapshot.metrics, *(key for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
+    return [_plain(key) for key in dict.fromkeys(keys)]
 
 
 def columns_in(head: bytes) -> tuple[str, ...]:
@@ -112,4 +110,4 @@ def csv_text(rows: Iterable[Iterable[object]]) -> bytes:
 
 def _plain(text: str) -> str:
     """Return the text with line breaks escaped and characters that UTF-8 cannot encode replaced."""
-    return text if text.isprintable() else utf8(text.translate(_ONE_LINE))
+    return text if text.isprintable() else utf8(text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))

@@ -47,6 +47,5 @@ def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str
 
 def identity_tags(slot: DeviceSlot) -> dict[str, str]:
     """Return a device's identity as tags; ``accelerator`` and ``uuid`` are never empty."""
-    who = slot.identity
-    found = {"vendor": who.vendor, "model": who.name}
-    return {**identity_labels(slot), **{name: value for name, value in found.items() if value}}
+    found = {**identity_labels(slot), "vendor": slot.identity.vendor, "model": slot.identity.name}
+    return {name: value for name, value in found.items() if value}

@@ -27,10 +27,6 @@ from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 HEADER = b"# accelmetrics line protocol\n"
 """First line of a file, a comment of the protocol. It identifies files of this exporter; others are not modified."""
-FSYNC_EVERY = 60
-"""Number of records between two syncs of a file to the disk."""
-PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-"""Nanoseconds per unit of a timestamp."""
 PASSING_STATUSES = frozenset({408, 429})
 """Statuses below 500 after which a retry may succeed."""
 
@@ -39,9 +35,6 @@ _HALF_AN_ADDRESS = re.compile(r"^//|^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
 _SPECIAL = re.compile(r"([,= ])")
-_SPECIAL_IN_MEASUREMENT = re.compile(r"([, ])")
-# Names that InfluxDB reserves.
-_RESERVED = frozenset({"time", "_field", "_measurement"})
 
 
 class InfluxExporter:
@@ -105,7 +98,7 @@ class InfluxExporter:
         else:
             precision = "ns"
             # A line without a line break is never complete: nobody knows how many digits its last number misses.
-            self._target = LineFile(growing_path(target), HEADER, lambda _: False, FSYNC_EVERY)
+            self._target = LineFile(growing_path(target), HEADER, lambda _: False, fsync_every=60)
         self._points = PointWriter(prefix, precision)
 
     def open(self) -> None:
@@ -120,8 +113,7 @@ class InfluxExporter:
             secret = Path(self._token_file).read_text("utf-8").strip()
             if not secret or not (secret.isascii() and secret.isprintable()):  # the message does not repeat it
                 raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
-            pair = ":" in secret
-            headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if pair else f"Token {secret}"
+            headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if ":" in secret else f"Token {secret}"
         status, _, answer = self._target.ask("POST", self._points.text(record).encode(), headers)
         if not 200 <= status < 300:
             message = f"{self._target.shown}: HTTP {status}: {words(answer)}"
@@ -157,7 +149,7 @@ class PointWriter:
     """
 
     def __init__(self, prefix: str = "", precision: str = "ns") -> None:
-        self._prefix, self._unit = prefix, PRECISIONS[precision]
+        self._prefix, self._unit = prefix, {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}[precision]
 
     def text(self, record: Record) -> str:
         """Return the lines of a record: devices and host, logged steps, monitor."""
@@ -227,7 +219,8 @@ def _float(value: int | float) -> str:
 
 
 def _free(name: str) -> str:
-    return f"{name}_" if name in _RESERVED else name
+    """Return the name, with an underscore appended if InfluxDB reserves it."""
+    return f"{name}_" if name in ("time", "_field", "_measurement") else name
 
 
 @lru_cache(maxsize=8192)
@@ -242,7 +235,7 @@ def escaped(text: str) -> str:
 
 def measurement_name(text: str) -> str:
     """Return a measurement's name with commas and spaces escaped."""
-    return _SPECIAL_IN_MEASUREMENT.sub(r"\\\1", _plain(text))
+    return re.sub(r"([, ])", r"\\\1", _plain(text))
 
 
 def _plain(text: str) -> str:

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """Maximum number of metrics that MLflow accepts in one request."""
-TAGS = "accelmetrics."
-"""Prefix of the run's tags that hold labels."""
 MAX_NAME = 250
-DEFAULT_EXPERIMENT = "0"
 PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"})
 """MLflow's codes for a server that is unreachable, overloaded or restarting. Other codes mean that the request itself is wrong."""
 UNKNOWN = "INTERNAL_ERROR"
@@ -97,7 +94,7 @@ class MlflowExporter(Tracker):
             if self._named:
                 run = client.get_run(self._named)
             else:
-                experiment = os.environ.get("MLFLOW_EXPERIMENT_ID", DEFAULT_EXPERIMENT)
+                experiment = os.environ.get("MLFLOW_EXPERIMENT_ID", "0")
                 if self._experiment:
                     found = client.get_experiment_by_name(self._experiment)
                     experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
@@ -125,7 +122,7 @@ class MlflowExporter(Tracker):
         ]
         try:
             if record.labels != self._labels:
-                tags = [RunTag(clean(f"{TAGS}{name}"), utf8(value)) for name, value in record.labels.items()]
+                tags = [RunTag(clean(f"accelmetrics.{name}"), utf8(value)) for name, value in record.labels.items()]
                 self._client.log_batch(self._run_id, tags=tags, synchronous=True)
                 self._labels = record.labels
             while batch := metrics[self._delivered : self._delivered + BATCH]:

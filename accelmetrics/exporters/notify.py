@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import Finding, Record, Severity
+from accelmetrics.schemas.record import SEVERITIES, Finding, Record
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.text import counted, printable
 
@@ -189,7 +189,8 @@ class NotifyExporter:
     def _send(self) -> None:
         if not self._waiting:
             return
-        worst: Severity | None = next((one for one in ("critical", "warning", "info") if self._has_begun(one)), None)
+        severities = {finding.severity for event, finding in self._waiting if event == BEGUN}
+        worst = next((one for one in SEVERITIES if one in severities), None)
         host = printable(self._labels.get("hostname", ""))
         begun = sum(event == BEGUN for event, _ in self._waiting)
         heads = [
@@ -210,11 +211,7 @@ class NotifyExporter:
         self._waiting, self._more = [], 0
         self._due = self._clock() + self._pause
 
-    def _has_begun(self, severity: str) -> bool:
-        return any(event == BEGUN and finding.severity == severity for event, finding in self._waiting)
-
 
 def _line(event: str, finding: Finding) -> str:
-    about = f"{finding.key}: " if finding.key else ""
-    text = f"{about}{finding.message}"
+    text = f"{finding.key}: {finding.message}" if finding.key else finding.message
     return printable(f"over: {finding.rule} {text}" if event == OVER else f"{finding.severity}: {finding.rule} {text} ({finding.advice})")

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 GROUP = "accelmetrics.exporters"
 METRICS = "metrics"
-WORDING = {
-    "Input should be": "it must be",
-    "a valid boolean": "true or false",
-    "a valid integer": "a whole number",
-    "a valid number": "a number",
-}
-"""Phrases in pydantic's error messages, and their replacements."""
-
 EXPORTERS = {
     "console": ("console:ConsoleExporter", "a terminal: a line for every reading, or a live table", "accelmetrics[rich] for the table"),
     "jsonl": ("files:JsonlExporter", "a file: a JSON line for every reading", ""),
@@ -140,7 +132,12 @@ def _read(option: str, word: str, hint: Any) -> Any:
         return TypeAdapter(hint).validate_strings(word)
     except ValidationError as error:
         why = error.errors()[0]["msg"].partition(", unable to")[0]  # a list of choices has commas too
-        for theirs, ours in WORDING.items():
+        for theirs, ours in (
+            ("Input should be", "it must be"),
+            ("a valid boolean", "true or false"),
+            ("a valid integer", "a whole number"),
+            ("a valid number", "a number"),
+        ):
             why = why.replace(theirs, ours)
     except PydanticSchemaGenerationError:
         why = "it cannot be written as a word"

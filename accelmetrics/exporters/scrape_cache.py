@@ -15,11 +15,9 @@ import gzip
 import math
 import re
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, compress
-from operator import ne
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
@@ -41,7 +39,7 @@ from accelmetrics.dialects.prometheus import (
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.log import log
-from accelmetrics.schemas.reading import Header, NumberTemplate, header
+from accelmetrics.schemas.reading import NumberTemplate, header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
 if TYPE_CHECKING:
@@ -54,24 +52,17 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 MAX_SERIES = 20_000
 MAX_LABEL_BYTES = 128
-LEAST_AGE = 5.0
-PATIENCE = 1.0
-"""The sampler's default timeout in seconds. A record does not contain the actual timeout."""
 PER_LINK = "accel_link_port_"
 """Prefix of single links' series: more than half of the series of a GPU with 18 links."""
 DROPPED = Point(
     "accelmetrics_series_dropped_total", 0, {}, "counter", "1", "Series that were left out: over the limit, or there already by that name."
 )
 
-NO_HEADER: Header = header("", (), (), {}, (), {})
 # prometheus_client formats numbers with a magnitude below this like Python's repr.
 _PLAIN = 1e6
-# Python prints whole floats below this with all digits.
-_EXACT = 1e15
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
-_MOST_NAMES = 4096
 
 
 class _Latest(NamedTuple):
@@ -204,7 +195,7 @@ class ScrapeCache:
         def write() -> bytes:
             parts = list(self._columns(latest, fresh))
             shape = [part.shape for part in parts]
-            head = NO_HEADER if latest.record is None else latest.record.snapshot.header
+            head = header("", (), (), {}, (), {}) if latest.record is None else latest.record.snapshot.header
             # Findings, steps and health may change while the reading's header stays the same. The template is therefore kept with the
             # header but also compared by shape.
             kept: list[TextTemplate] = head.kept((self._mark, form), list)
@@ -233,9 +224,12 @@ class ScrapeCache:
         if self._own_process:
             from prometheus_client import ProcessCollector
 
-            found = ProcessCollector("accelmetrics", registry=None).collect()
-            samples = [(sample, cast("Kind", metric.type), metric.documentation) for metric in found for sample in metric.samples]
-            own_points = chain(own_points, (Point(sample.name, sample.value, {}, kind, "", meaning) for sample, kind, meaning in samples))
+            own_process = (
+                Point(sample.name, sample.value, {}, cast("Kind", metric.type), "", metric.documentation)
+                for metric in ProcessCollector("accelmetrics", registry=None).collect()
+                for sample in metric.samples
+            )
+            own_points = chain(own_points, own_process)
         record = latest.record
         if record is None or not fresh:
             yield columns(own_points)
@@ -266,7 +260,8 @@ def is_recent(record: Record, taken: float, max_age: float | None = None, clock:
     interval = 0.0 if record.monitor is None else record.monitor.interval
     # The larger age of two clocks: the monotonic clock may stop while the machine is suspended, the wall clock may be set back.
     age = max(clock.monotonic() - taken, (clock.time_ns() - record.snapshot.time_ns) / 1e9)
-    return bool(age <= (max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
+    # A record does not contain the sampler's timeout: 1 s is the default.
+    return bool(age <= (max_age or max(5.0, 2 * interval + 1.0)))
 
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
@@ -329,8 +324,7 @@ class Exposition:
         from prometheus_client import generate_latest as plain
         from prometheus_client.openmetrics import exposition
 
-        write: Callable[[Any], bytes] = cast("Any", exposition.generate_latest) if openmetrics else plain
-        return write(self)
+        return cast("bytes", (exposition.generate_latest if openmetrics else plain)(cast("Any", self)))
 
 
 class TextTemplate:
@@ -352,8 +346,8 @@ class TextTemplate:
         # in a line shows which number belongs there.
         points = tuple(points)
         exposition = Exposition(numbered(points), max_series)
-        count = sum(1 if point.distribution is None else len(point.distribution.buckets) + 2 for point in points)
-        exposition.add(DROPPED._replace(value=count))
+        # Its index follows those of the points: one for a number, several for a distribution.
+        exposition.add(DROPPED._replace(value=sum(1 if one.distribution is None else len(one.distribution.buckets) + 2 for one in points)))
         self.shape = shape
         self.dropped = exposition.dropped
         parts: list[str | int] = []
@@ -361,25 +355,17 @@ class TextTemplate:
             head, space, number = line.rpartition(" ")
             parts += [line, "\n"] if line.startswith("#") else [head, space, int(float(number)), "\n"]
         self._template = NumberTemplate(parts)
-        self._kept = array("q", bytes(8 * (count + 1))), ["0.0"] * (count + 1)
 
     def text(self, numbers: Sequence[Number]) -> bytes:
         """Return the text with these numbers. The column contains the numbers of dropped series too."""
-        before, texts = self._kept
-        floats = array("d", numbers)
-        bits = array("q", floats.tobytes())  # comparing bits distinguishes 0.0 from -0.0, and a NaN equals itself
-        texts = texts.copy()
-        for place in compress(range(len(texts)), map(ne, bits, before)):
-            number = floats[place]
-            texts[place] = repr(number) if -_PLAIN < number < _PLAIN else _large(number)
-        self._kept = bits, texts
+        texts = [repr(number) if -_PLAIN < number < _PLAIN else _large(number) for number in map(float, numbers)]
         return self._template.fill(texts).encode()
 
 
 def _large(number: float) -> str:
     """Format a large or non-finite number as ``prometheus_client`` does."""
     # A shortcut for whole numbers, like bytes and hertz: it takes half of the time of floatToGoString.
-    if _PLAIN <= number < _EXACT and number.is_integer():
+    if _PLAIN <= number < 1e15 and number.is_integer():  # from there on Python does not print all digits
         digits = str(int(number))
         return f"{f'{digits[0]}.{digits[1:]}'.rstrip('0.')}e+{len(digits) - 1:02d}"
     from prometheus_client.utils import floatToGoString
@@ -392,15 +378,15 @@ def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:
     whole = point.distribution
     if whole is None:
         yield "", point.value, point.labels
-        return
-    if point.kind == "histogram":
-        for bound, up_to in (*whole.buckets, (math.inf, whole.observations)):
+    else:
+        buckets = (*whole.buckets, (math.inf, whole.observations)) if point.kind == "histogram" else ()
+        for bound, up_to in buckets:
             yield "_bucket", up_to, {**point.labels, "le": "+Inf" if bound == math.inf else repr(float(bound))}
-    yield "_count", whole.observations, point.labels
-    yield "_sum", whole.total, point.labels
+        yield "_count", whole.observations, point.labels
+        yield "_sum", whole.total, point.labels
 
 
-@lru_cache(maxsize=_MOST_NAMES)
+@lru_cache(maxsize=4096)
 def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
     found = others.sub("_", name)
     return f"_{found}" if not found or found[0].isdigit() else found
@@ -409,10 +395,7 @@ def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
 # A label may come from a job file that a user writes, so it can contain anything.
 def _value(value: str) -> str:
     """Return a label's value without control characters, in valid UTF-8, cut to the maximum length at a character boundary."""
-    if value.isascii() and value.isprintable() and len(value) <= MAX_LABEL_BYTES:
-        return value
-    data = value.translate(_CONTROL).encode("utf-8", "backslashreplace")
-    return data[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
+    return value.translate(_CONTROL).encode("utf-8", "backslashreplace")[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
 
 
 # Content negotiation

@@ -26,9 +26,6 @@ from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 MAX_PACKET = 1432
 """Maximum size of a packet in bytes. StatsD's documentation recommends it: it fits into an Ethernet frame with all headers."""
-DEFAULT_PORT = 8125
-SECONDS = 1.0
-"""Timeout of sending a packet."""
 MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
 """Maximum length of a name, of a tag's value (Datadog's limit), and of a number with its separators."""
 
@@ -40,7 +37,6 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
 
 Tags = Mapping[str, str]
-Gauge = tuple[str, int | float, Tags]
 
 
 class StatsdExporter:
@@ -67,7 +63,7 @@ class StatsdExporter:
         tags: Literal["none", "datadog"] = "none",
         metrics: MetricChoice = ALL,
     ) -> None:
-        self._address = Address.parse(address, DEFAULT_PORT)
+        self._address = Address.parse(address, 8125)
         if self._address.port == 0:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
         self.metrics = MetricSelection(metrics)
@@ -83,7 +79,7 @@ class StatsdExporter:
             family, kind, protocol, where = found[self._address_index % len(found)]
             self._socket = made = socket.socket(family, kind, protocol)
             self._status = self._status if sys.platform == "win32" else os.fstat(made.fileno())
-            self._socket.settimeout(SECONDS)
+            self._socket.settimeout(1.0)
             self._socket.connect(where)  # only a connected socket reports the kernel's error for a port where no server listens
 
     def export(self, record: Record) -> None:
@@ -164,7 +160,7 @@ def _common(record: Record, tagged: bool) -> Tags:
     return {"host": record.snapshot.hostname, **record.labels} if tagged else {}
 
 
-def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
+def logged(record: Record, tagged: bool) -> Iterator[tuple[str, int | float, Tags]]:
     """Yield name, value and tags of each logged number, in the program's order."""
     common = _common(record, tagged)
     for step in record.steps if tagged else record.own_steps:

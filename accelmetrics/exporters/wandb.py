@@ -32,12 +32,7 @@ TRAINING = "training/"
 TRAINING_STEP = f"{TRAINING}step"
 """Axis of the numbers that the program logged to the monitor: the logged step."""
 
-MODES = ("online", "offline")
-STREAMS = ("history", "system")
 LOGIN = "not logged in: run `wandb login`, set WANDB_API_KEY, or choose mode=offline"
-GONE = "its service process has ended, and W&B starts no other in this program"
-NO_SYSTEM = "has no interface by which stream=system could publish: leave it out, or install a release that has one, such as 0.31"
-SWEEP = "in a sweep every run of the process is the sweep's own: begin that run first, and name no project, name or group here"
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "silent": True,
@@ -97,7 +92,7 @@ class WandbExporter(Tracker):
         dialect: str | Dialect = "wandb",
         metrics: MetricChoice = STANDARD,
     ) -> None:
-        for option, word, words in (("mode", mode or MODES[0], MODES), ("stream", stream, STREAMS)):
+        for option, word, words in (("mode", mode or "online", ("online", "offline")), ("stream", stream, ("history", "system"))):
             if word not in words:
                 raise InvalidOptionError(f"wandb: {option} is {word!r}: it must be one of {', '.join(words)}")
         system = stream == "system"
@@ -136,7 +131,9 @@ class WandbExporter(Tracker):
     def _begin(self) -> Any:
         """Begin a separate run, or continue it if its id is given and exists."""
         if os.environ.get("WANDB_SWEEP_ID"):
-            raise RejectedError(f"Weights & Biases: {SWEEP}")
+            raise RejectedError(
+                "Weights & Biases: in a sweep, every run is the sweep's: begin that run first, and give no project, name or group"
+            )
         options = dict(self._options)
         # The variables WANDB_RUN_ID, WANDB_RESUME and WANDB_NAME are meant for the program's run, so each is overridden.
         options |= {"id": self._wanted, "resume": "allow"} if self._wanted else {"id": secrets.token_hex(4), "resume": "never"}
@@ -167,7 +164,8 @@ class WandbExporter(Tracker):
         # A retry helps if the network or server is unreachable, not after a failed login or in a finished run.
         errors, message = self._wandb.errors, without_secrets(str(error))
         if isinstance(error, self._gone):
-            return ConnectionError(f"Weights & Biases: {GONE} ({message or type(error).__name__})")
+            why = "its service process has ended, and W&B starts no other in this program"
+            return ConnectionError(f"Weights & Biases: {why} ({message or type(error).__name__})")
         if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
             return ConnectionError(f"Weights & Biases: {message}")
         if isinstance(error, errors.UsageError) and "api key" in message.lower().replace("_", " "):
@@ -262,5 +260,5 @@ def _stats_record(version: str) -> Any:
     except (ImportError, AttributeError):
         interface = record = run = None
     if not (hasattr(interface, "_publish") and hasattr(interface, "_make_record") and {"_interface", "_backend"} & {*run.__annotations__}):
-        raise InvalidOptionError(f"wandb {version} {NO_SYSTEM}")
+        raise InvalidOptionError(f"wandb {version} cannot publish system metrics: leave out stream=system, or install 0.31 or later")
     return record

@@ -18,10 +18,7 @@ from accelmetrics.schemas.permissions import warn_if_loose
 
 COST, BLOCK, LANES = 2**14, 8, 1
 """Parameters of scrypt: a check takes 16 MiB and about 40 ms."""
-MAX_MEMORY = 64 * 2**20
 DIGEST_BYTES = 32
-REMEMBERED = 64
-"""Number of correct passwords that are remembered, so that they need not be hashed again."""
 
 
 def file_state(path: Path | None) -> tuple[int, ...]:
@@ -114,7 +111,7 @@ UNKNOWN_USER: PasswordHash = (bytes(16), bytes(DIGEST_BYTES))
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MAX_MEMORY, dklen=DIGEST_BYTES)
+    return hashlib.scrypt(password.encode(), salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=64 * 2**20, dklen=DIGEST_BYTES)
 
 
 def password_line(user: str, password: str) -> str:
@@ -144,7 +141,8 @@ class HttpCredentials:
         self._states: object = None
         self._users: dict[str, PasswordHash] = {}
         self._token = b""
-        # Correct passwords, as keyed digests: a client cannot construct credentials that match another entry.
+        # The latest correct passwords, so that they need not be hashed again, as keyed digests: a client cannot construct credentials that
+        # match another entry.
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, None] = {}
         self._last_problem = ""
@@ -202,7 +200,7 @@ class HttpCredentials:
         if not hmac.compare_digest(_scrypt(password, salt), digest) or stored is UNKNOWN_USER:
             return False
         self._verified[self._mark(user, password, stored)] = None
-        if len(self._verified) > REMEMBERED:
+        if len(self._verified) > 64:
             self._verified.pop(next(iter(self._verified)))
         return True
 

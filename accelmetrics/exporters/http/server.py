@@ -46,14 +46,8 @@ from accelmetrics.schemas.log import log
 _T = TypeVar("_T")
 
 THREAD = "accelmetrics-http"
-LEAST_CONNECTIONS = 16
-PAUSE = 0.1
-"""Seconds until the next attempt after a connection could not be accepted."""
-SPARE = 0.5
-"""Seconds of a scrape's timeout that are reserved for sending the answer."""
 PUT_OFF = 1.0
 """Seconds by which the answer to a request beyond its address's limit is delayed."""
-SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -101,15 +95,6 @@ Compute = Callable[[HTTPServerRequest], HttpAnswer]
 """Function that computes an answer or raises tornado's ``HTTPError``. It must not block: one thread computes all answers in turn."""
 
 
-def _nothing(_: HTTPServerRequest) -> HttpAnswer:
-    raise HTTPError(404, "there is nothing here: see /")
-
-
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-UNREAD = 64
-"""Number of blocks that are read and discarded after headers that are too large."""
-
-
 class PlainStream(IOStream):
     """A stream that answers headers beyond the size limit with status 431 before it closes."""
 
@@ -119,8 +104,8 @@ class PlainStream(IOStream):
         # drop the answer.
         if isinstance(exc_info, UnsatisfiableReadError) and not self.closed():
             with contextlib.suppress(OSError, ValueError):
-                self.socket.send(TOO_LARGE)
-                for _ in range(UNREAD):
+                self.socket.send(b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                for _ in range(64):  # blocks at most
                     if not self.socket.recv(1 << 16):
                         break
         super().close(exc_info)
@@ -175,7 +160,7 @@ class Route(RequestHandler):
 
     def initialize(
         self,
-        compute: Compute = _nothing,
+        compute: Compute | None = None,
         give: Callable[[Route], Awaitable[None]] | None = None,
         *,
         public: bool = False,
@@ -219,6 +204,8 @@ class Route(RequestHandler):
         """Answer ``GET`` and ``HEAD``. Tornado omits the body for ``HEAD``."""
         if self._give is not None:
             await self._give(self)
+        elif self._compute is None:
+            raise HTTPError(404, "there is nothing here: see /")
         elif self.public:
             self.answer(self._compute(self.request))
         else:
@@ -312,7 +299,7 @@ class Server(HTTPServerConnectionDelegate):
 
             # Leave three quarters of the process's file descriptors to the rest of the program.
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            self._most = self._most if soft == resource.RLIM_INFINITY else min(self._most, max(LEAST_CONNECTIONS, soft // 4))
+            self._most = self._most if soft == resource.RLIM_INFINITY else min(self._most, max(16, soft // 4))
         self._clients: set[ClientConnection] = set()
         self._places = asyncio.Semaphore(limits.computing)
         # By address: requests without valid credentials in this second, passwords that wait, and the lock that lets them take turns.
@@ -385,7 +372,7 @@ class Server(HTTPServerConnectionDelegate):
                 accepted, (host, *_) = await self._loop.sock_accept(listening)
             except OSError:  # no free file descriptor, or the client has already disconnected
                 self._evict(self._clients)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(0.1)
                 continue
             self._admit(accepted, host)
             await asyncio.sleep(0)  # let other clients be served during a flood of new connections
@@ -535,9 +522,9 @@ class Server(HTTPServerConnectionDelegate):
         limit = self.limits.answer
         # Prometheus sends its scrape timeout. An answer after it would be discarded, so answer with an error in time.
         with contextlib.suppress(ValueError):  # no header, or its value is no number
-            asked = float(request.headers.get(SCRAPE_TIMEOUT, ""))
+            asked = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
             if asked > 0:
-                limit = min(limit, max(asked - SPARE, asked / 2))
+                limit = min(limit, max(asked - 0.5, asked / 2))  # half a second to send the error
         if not answer.done():
             await asyncio.wait({answer}, timeout=limit)
         if not answer.done():
