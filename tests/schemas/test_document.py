@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.schemas.document import UnavailableEntry
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity_models import UnavailableEntry
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.view_model import parse_timestamp
 from tests.schemas.samples import complete
