@@ -28,13 +28,12 @@ from accelmetrics.schemas.record import Record
 
 # GT/s by PCIe generation.
 _TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
-# Architecture prefixes of MI300 and later. These have no edge sensor and report the current power of the socket.
-_SOCKETS = ("gfx94", "gfx95")
 
 
 def _of_sockets(name: str, sockets: bool) -> ComputedValue:
     """Return a function that reads a value only on MI300 and later, or only on earlier devices."""
-    return lambda values, who: values.get(name) if who.architecture.startswith(_SOCKETS) == sockets else None
+    # MI300 and later have no edge sensor and report the current power of the socket.
+    return lambda values, who: values.get(name) if who.architecture.startswith(("gfx94", "gfx95")) == sockets else None
 
 
 def _transfers(name: str) -> ComputedValue:
@@ -115,9 +114,6 @@ UNMAPPED = {
 """Metrics of the exporter that are left out, each with the reason."""
 
 
-_JOB_LABELS = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
-
-
 _TABLE = DialectTable(TABLE)
 
 
@@ -132,7 +128,8 @@ def points(record: Record) -> Iterator[Point]:
     for slot in answered:
         # A known holder of the device takes precedence over the job in the record's labels.
         job_labels = record.holders.of(slot.key, "job") or own
-        job = {label: job_labels[name] for label, name in _JOB_LABELS.items() if name in job_labels}
+        names = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
+        job = {label: job_labels[name] for label, name in names.items() if name in job_labels}
         labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
         yield from _TABLE.points(snapshot, slot, labels)
         for clock, table in CLOCKS.items():

@@ -58,8 +58,6 @@ _CLOCK_REASONS = tuple(
 _MASK = Computed("a bit for each of throttle.…, in NVML's order", "1", _clock_reasons)
 _HELD_DOWN = "Why the clocks are held down, as a mask of bits."
 XID = "DCGM_FI_DEV_XID_ERRORS"
-_LAST_XID = Computed("the code of each xid.{code}.errors, else lastXid; 0 while xidErrors is 0", "1", _last_xid)
-_USED_SHARE = Computed("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share)
 
 
 def _violation(reason: str, name: str) -> DialectRow:
@@ -78,7 +76,11 @@ DEFAULT = (
     DialectRow("DCGM_FI_DEV_MEM_COPY_UTIL", "gpu.{i}.memory", whole=True),
     DialectRow("DCGM_FI_DEV_ENC_UTIL", "gpu.{i}.encoderUtilization", whole=True),
     DialectRow("DCGM_FI_DEV_DEC_UTIL", "gpu.{i}.decoderUtilization", whole=True),
-    DialectRow(XID, _LAST_XID, meaning="Code of each Xid error since the program began to listen, 0 before the first."),
+    DialectRow(
+        XID,
+        Computed("the code of each xid.{code}.errors, else lastXid; 0 while xidErrors is 0", "1", _last_xid),
+        meaning="Code of each Xid error since the program began to listen, 0 before the first.",
+    ),
     _violation("POWER", "power"),
     _violation("THERMAL", "thermal"),
     _violation("SYNC_BOOST", "syncBoost"),
@@ -116,7 +118,11 @@ DEFAULT = (
 
 BEYOND = (
     DialectRow("DCGM_FI_DEV_FB_TOTAL", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
-    DialectRow("DCGM_FI_DEV_FB_USED_PERCENT", _USED_SHARE, meaning="Share of the memory that can be allocated which is allocated, 0 to 1."),
+    DialectRow(
+        "DCGM_FI_DEV_FB_USED_PERCENT",
+        Computed("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share),
+        meaning="Share of the memory that can be allocated which is allocated, 0 to 1.",
+    ),
     DialectRow("DCGM_FI_DEV_BAR1_USED", "gpu.{i}.bar1UsedBytes", "MiBy", whole=True),
     DialectRow("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),
     DialectRow("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
@@ -163,14 +169,13 @@ LABELS = {
 """Fields of the default list that are labels of every series."""
 
 _WINDOWED = "counted by dcgm-exporter itself over its own window"
-_NOT_READ = "not read"
 _LABEL_OFF = "a label that is commented out in the list; {}"
 
 UNMAPPED = {
     "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
     "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xid.{{code}}.errors` counts them since the start",
     "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
-    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _NOT_READ,
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "not read",
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
         "a rate in thousands of KiB per second, over DCGM's own interval, listed as a counter: "
         "see DCGM_FI_PROF_NVLINK_TX_BYTES and …RX_BYTES, or `nvlinkTxBytesTotal` and `…RxBytesTotal`"
@@ -267,7 +272,6 @@ HEALTH: tuple[Incident, ...] = (
 )
 """Rows of one watch are adjacent, the worst first. A watch is reported if at least one of its rows can be evaluated."""
 HEALTH_STATUS = "DCGM_EXP_GPU_HEALTH_STATUS"
-_HEALTH = "What the device says of itself: 0 nothing, 10 a warning, 20 a failure."
 NOT_WATCHED = {
     "PMU": "no key has it",
     "MCU": "no key has it",
@@ -277,14 +281,10 @@ NOT_WATCHED = {
 """Health watches of DCGM that are not reported, each with the reason."""
 COUNT = "DCGM_FI_DEV_COUNT"
 
-# The profile of a compute instance that shares its GPU instance begins like this: 1c.3g.40gb.
-_COMPUTE = re.compile(r"\d+c\.")
 # Fields with these prefixes are reported for MIG instances instead of their GPU, because sums would count them twice.
 _OF_INSTANCES = ("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_")
 # Exceptions from that: only a whole GPU has these.
 _OF_BOARD = ("DCGM_FI_PROF_PCIE_", "DCGM_FI_PROF_NVLINK_")
-# Labels that explain a value but do not distinguish series.
-_EXPLAINING = ("err_msg", "health_error_code")
 
 
 _TABLE = DialectTable((*DEFAULT, *BEYOND))
@@ -297,7 +297,8 @@ def flat(record: Record) -> dict[str, Number]:
         whole, partition = parent_and_partition(slot)
         labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
         for point in _device_points(record.snapshot, slot, divided, whole_devices, labels):
-            few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
+            # These labels explain a value but do not distinguish series.
+            few = {label: value for label, value in point.labels.items() if label not in ("err_msg", "health_error_code")}
             found[series(point.name, few)] = point.value
     return found
 
@@ -337,7 +338,9 @@ def _device_points(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_de
         yield Point(COUNT, whole_devices, labels, "gauge", "1", "Devices of the machine.")
     for watch, (status, code) in _verdicts(values).items():
         about = {**labels, "health_watch": watch, "health_error_code": code}
-        yield Point(HEALTH_STATUS, status, about, "gauge", "1", _HEALTH)
+        yield Point(
+            HEALTH_STATUS, status, about, "gauge", "1", "What the device reports about itself: 0 nothing, 10 a warning, 20 a failure."
+        )
 
 
 def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
@@ -381,7 +384,8 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
             "pci_bus_id": who.pci_bus_id,
             "device": f"{who.vendor}{who.vendor_index}",
             "modelName": who.name,
-            "GPU_I_PROFILE": _COMPUTE.sub("", profile(slot), count=1) if partition else "",
+            # The profile of a compute instance that shares its GPU instance begins with its own part: 1c.3g.40gb.
+            "GPU_I_PROFILE": re.sub(r"\d+c\.", "", profile(slot), count=1) if partition else "",
             "GPU_I_ID": gpu_instance(slot) if partition else "",
             # The exporter writes Hostname up to 4.5 and hostname since. Dashboards of both versions work.
             "Hostname": hostname,

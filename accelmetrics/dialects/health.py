@@ -69,11 +69,6 @@ def jobs(labels: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a record that are not from a scheduler."""
-    return {label_name(label): value for label, value in labels.items() if value and not _scheduler(label)}
-
-
 def _scheduler(label: str) -> str:
     head, dot, rest = label.partition(".")
     return _SCHEDULERS.get(head, "") if dot and rest else ""
@@ -159,12 +154,6 @@ def _throttle(key: str) -> tuple[str, str] | None:
 
 # Health
 
-_UP = "1 if the device answered at the last reading, 0 if it is listed and fails."
-_ERRORS = "Readings that the source failed at, wholly or of some devices."
-_TIMEOUTS = "Readings in which the source gave no answer in time."
-_ASKED = "1 if the source that tells who holds the devices answered, else 0."
-_THROTTLED = "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it."
-
 
 def health(record: Record | None, history: HealthHistory | None = None, fresh: bool = True) -> Iterator[Point]:
     """Yield the metrics about accelmetrics itself, and ``accel_up`` of every device.
@@ -183,7 +172,13 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
         return
     known = (history or NO_HISTORY).after(record)
     for key, slot in known.slots.items():
-        yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(slot), "1", _UP)
+        yield _gauge(
+            "accel_up",
+            fresh and is_up(record.snapshot, key),
+            identity_labels(slot),
+            "1",
+            "1 if the device answered at the last reading, 0 if it is listed and fails.",
+        )
     listed = {slot.backend for slot in known.slots.values()}
     expected = sum(not slot.identity.parent for slot in known.slots.values())
     expected += sum(status.devices for status in record.snapshot.backends if status.name not in listed)
@@ -191,14 +186,22 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
     for source, moment in known.succeeded.items():
-        labels = {"source": source}
-        yield _gauge("accelmetrics_collect_last_success_timestamp_seconds", moment, labels, "s", "When the source was last read.")
+        yield _gauge(
+            "accelmetrics_collect_last_success_timestamp_seconds", moment, {"source": source}, "s", "When the source was last read."
+        )
     if history is not None:
         yield from _counted(known)
-    if about := run_labels(record.labels):
+    # Labels that are not from a scheduler.
+    if about := {label_name(label): value for label, value in record.labels.items() if value and not _scheduler(label)}:
         yield _gauge("accelmetrics_run_info", 1, about, "1", "The labels of the run that is watched.")
     for source, failure in record.holders.sources.items():
-        yield _gauge("accelmetrics_attribution_success", fresh and not failure, {"source": source}, "1", _ASKED)
+        yield _gauge(
+            "accelmetrics_attribution_success",
+            fresh and not failure,
+            {"source": source},
+            "1",
+            "1 if the source that tells who holds the devices answered, else 0.",
+        )
     if record.monitor is not None:
         yield from monitor_points(record.monitor)
 
@@ -221,8 +224,13 @@ def is_up(snapshot: Snapshot, key: str) -> bool:
 def _source(status: BackendStatus, fresh: bool) -> Iterator[Point]:
     source = {"source": status.name}
     if status.status != "absent":
-        success = fresh and status.status in SUCCESS
-        yield _gauge("accelmetrics_collect_success", success, source, "1", "1 if the last reading of the source succeeded, else 0.")
+        yield _gauge(
+            "accelmetrics_collect_success",
+            fresh and status.status in SUCCESS,
+            source,
+            "1",
+            "1 if the last reading of the source succeeded, else 0.",
+        )
     if not fresh:
         return
     if status.duration_seconds is not None:
@@ -234,13 +242,34 @@ def _source(status: BackendStatus, fresh: bool) -> Iterator[Point]:
 
 def _counted(history: HealthHistory) -> Iterator[Point]:
     for (source, error), number in history.errors.items():
-        yield Point("accelmetrics_collect_errors_total", number, {"source": source, "error": error}, "counter", "1", _ERRORS)
+        yield Point(
+            "accelmetrics_collect_errors_total",
+            number,
+            {"source": source, "error": error},
+            "counter",
+            "1",
+            "Readings that the source failed at, wholly or of some devices.",
+        )
     for source, number in history.timeouts.items():
-        yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
+        yield Point(
+            "accelmetrics_collect_timeouts_total",
+            number,
+            {"source": source},
+            "counter",
+            "1",
+            "Readings in which the source gave no answer in time.",
+        )
     for (key, reason), seconds in history.throttled.items():
         if key in history.slots:
             labels = {**identity_labels(history.slots[key]), "reason": reason}
-            yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
+            yield Point(
+                "accel_throttle_seconds_total",
+                seconds,
+                labels,
+                "counter",
+                "s",
+                "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it.",
+            )
 
 
 def _gauge(name: str, value: Number, labels: Mapping[str, str], unit: str, meaning: str) -> Point:
@@ -277,8 +306,8 @@ _EXPORTER = (
 
 def monitor_points(status: MonitorStatus, otel: bool = False) -> Iterator[Point]:
     """Yield the counters of the monitor and its exporters, with Prometheus' or OpenTelemetry's names."""
-    exporters = [({"accelmetrics.exporter" if otel else "exporter": one.name}, one) for one in status.exporters]
-    for rows, labels, source in ((_MONITOR, NO_LABELS, status), *((_EXPORTER, labels, one) for labels, one in exporters)):
+    label = "accelmetrics.exporter" if otel else "exporter"
+    for rows, labels, source in ((_MONITOR, NO_LABELS, status), *((_EXPORTER, {label: one.name}, one) for one in status.exporters)):
         for field, name, otel_name, unit, meaning in rows:
             kind: Kind = "gauge" if field == "queued" else "counter"
             yield Point(otel_name if otel else name, getattr(source, field), labels, kind, unit, meaning)

@@ -30,7 +30,7 @@ from accelmetrics.dialects.tables import (
     without_empty,
     xid_errors,
 )
-from accelmetrics.schemas.identity import DeviceSlot, Status
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -245,7 +245,6 @@ _MEANINGS = {
     SUCCESS: "1 while every source can be read, else 0.",
     MIG_INFO: "1, with labels that say what the MIG instance is.",
 }
-_READ: tuple[Status, ...] = ("ok", "degraded")
 
 
 class NvidiaGpuExporter(Dialect):
@@ -279,7 +278,7 @@ class NvidiaGpuExporter(Dialect):
             if (whole, gpu_instance(slot)) not in seen:  # compute instances share the memory of their GPU instance
                 seen.add((whole, gpu_instance(slot)))
                 yield from self._instance.points(snapshot, slot, labels)
-        read = [status.status in _READ for status in snapshot.backends if status.name != "host" and status.status != "absent"]
+        read = [status.status in ("ok", "degraded") for status in snapshot.backends if status.name != "host" and status.status != "absent"]
         if read:
             yield Point(SUCCESS, int(all(read)), {}, "gauge", "1", _MEANINGS[SUCCESS])
 
@@ -295,9 +294,8 @@ class NvidiaGpuExporter(Dialect):
             of_code = {**labels, "xid": str(code)}
             yield Point(XID_ERRORS, count, of_code, "counter", "1", _MEANINGS[XID_ERRORS])
             yield Point(XID_TIME, when / 1e9, of_code, "gauge", "s", _MEANINGS[XID_TIME])
-        processes = snapshot.processes.get(slot.key)
-        if processes is not None:
-            computing = sum(process.type != "graphics" for process in processes)
+        if slot.key in snapshot.processes:
+            computing = sum(process.type != "graphics" for process in snapshot.processes[slot.key])
             yield Point(APPS, computing, labels, "gauge", "1", _MEANINGS[APPS])
 
 

@@ -70,9 +70,6 @@ UNMAPPED = {
 }
 """Metrics of the exporter that are left out, each with the reason."""
 
-_MEANINGS = {CPU: "How busy the host's processors are.", INFO: "1, with labels that say which driver serves how many devices."}
-
-
 _TABLE = DialectTable(DEVICE)
 
 
@@ -82,7 +79,7 @@ def points(record: Record) -> Iterator[Point]:
     host = {"hostname": snapshot.hostname}
     busy = processors(snapshot.metrics)
     if busy is not None:
-        yield Point(CPU, busy, host, "gauge", "%", _MEANINGS[CPU])
+        yield Point(CPU, busy, host, "gauge", "%", "How busy the host's processors are.")
     for key, value in snapshot.metrics.items():
         found = _of_host(key)
         if found is not None:
@@ -97,7 +94,7 @@ def points(record: Record) -> Iterator[Point]:
             "driver_version": who.driver_version,
             "cuda_driver_version": who.runtime_version,
         }
-        yield Point(INFO, 1, without_empty(about), "gauge", "1", _MEANINGS[INFO])
+        yield Point(INFO, 1, without_empty(about), "gauge", "1", "1, with labels that say which driver serves how many devices.")
     for slot in answered:
         yield from _TABLE.points(snapshot, slot, _labels(slot, snapshot.hostname))
 
@@ -106,17 +103,10 @@ def points(record: Record) -> Iterator[Point]:
 def _of_host(key: str) -> tuple[str, Point] | None:
     """Return the unit of a host key's values and its point without a value; None for keys that the exporter does not have."""
     found = resolve(key)
-    if found is None or found.device:
+    if found is None or found.device or not (key in HOST or found.row.key in INSTANCES):
         return None
-    labels = {}
-    if found.row.key in INSTANCES:
-        name, label, unit = INSTANCES[found.row.key]
-        labels = {label: found.instance}
-    elif key in HOST:
-        name, unit = HOST[key]
-    else:
-        return None
-    return found.row.unit, Point(name, 0, labels, "gauge", unit, found.row.meaning)
+    name, label, unit = INSTANCES.get(found.row.key) or (HOST[key][0], "", HOST[key][1])
+    return found.row.unit, Point(name, 0, {label: found.instance} if label else {}, "gauge", unit, found.row.meaning)
 
 
 @lru_cache(maxsize=1024)

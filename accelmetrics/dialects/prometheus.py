@@ -85,17 +85,6 @@ SHARED: Mapping[str, str] = {
 
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
-_PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
-_NOT_FINITE = "Numbers logged under the name that were NaN or infinite."
-_FINDING = "1 while a rule finds something; there is no series when it is over."
-_NUMBERS = (
-    *("numa_node", "cores", "gpu_instance_id", "minor_number"),
-    *("chassis_slot", "tray_index", "host_id", "module_id"),
-)
-_IDENTITY = (
-    *("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware"),
-    "chassis_serial",
-)
 
 
 class SeriesTemplate(NamedTuple):
@@ -144,17 +133,33 @@ def _series(key: str) -> SeriesTemplate | None:
 @lru_cache(maxsize=1024)
 def _info(slot: DeviceSlot) -> Point:
     about = slot.identity
-    numbers = {"visible_index": slot.visible_index, **{field: getattr(about, field) for field in _NUMBERS}}
-    labels = {
-        **{field: getattr(about, field) for field in _IDENTITY},
-        "index": str(slot.index),
+    facts = {
+        "kind": about.kind,
+        "vendor": about.vendor,
+        "architecture": about.architecture,
+        "pci_bus_id": about.pci_bus_id,
+        "serial": about.serial,
+        "part_number": about.part_number,
+        "driver_version": about.driver_version,
+        "runtime_version": about.runtime_version,
+        "firmware": about.firmware,
+        "chassis_serial": about.chassis_serial,
+        "index": slot.index,
         "model": about.name,
         "parent_uuid": about.parent,
         "partition": slot.key.partition(f".{PARTITION}.")[2],
-        **{name: str(number) for name, number in numbers.items() if number is not None},
+        "visible_index": slot.visible_index,
+        "numa_node": about.numa_node,
+        "cores": about.cores,
+        "gpu_instance_id": about.gpu_instance_id,
+        "minor_number": about.minor_number,
+        "chassis_slot": about.chassis_slot,
+        "tray_index": about.tray_index,
+        "host_id": about.host_id,
+        "module_id": about.module_id,
     }
     # An unknown attribute has no label: a placeholder would look like a value.
-    labels = {**identity_labels(slot), **{name: value for name, value in labels.items() if value}}
+    labels = {**identity_labels(slot), **{name: str(value) for name, value in facts.items() if value not in ("", None)}}
     return Point("accel_info", 1, labels, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
 
@@ -199,7 +204,14 @@ def told_points(record: Record) -> Iterator[Point]:
     identities = {slot.key: identity_labels(slot) for slot in record.snapshot.identities} if record.findings else {}
     for finding in record.findings:
         about = identities.get(finding.key) or ({"key": finding.key} if finding.key else {})
-        yield Point("accel_finding", 1, {**about, "rule": finding.rule, "severity": finding.severity}, "gauge", "1", _FINDING)
+        yield Point(
+            "accel_finding",
+            1,
+            {**about, "rule": finding.rule, "severity": finding.severity},
+            "gauge",
+            "1",
+            "1 while a rule finds something; there is no series when it is over.",
+        )
     # A scrape sees only the current value, so of several steps since the last reading the latest value is enough.
     latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
@@ -231,7 +243,14 @@ def process_points(snapshot: Snapshot, most: int, labels_of: Mapping[int, Mappin
     for key, use in largest_uses(snapshot, most):
         labels = {**identities[key], "pid": str(use.pid)}
         about = {**labels_of.get(use.pid, {}), **labels, **({"type": use.type} if use.type else {})}
-        yield Point("accel_process_info", 1, about, "gauge", "1", _PROCESS)
+        yield Point(
+            "accel_process_info",
+            1,
+            about,
+            "gauge",
+            "1",
+            "A process that uses the device; as many as were asked for, those that hold most memory.",
+        )
         for name, value, over, unit, meaning in (
             ("accel_process_memory_bytes", use.memory_bytes, 1, "By", "Memory of the device that the process holds."),
             ("accel_process_utilization_ratio", use.utilization, 100, "1", "Share of the device's compute time that the process took."),
@@ -311,7 +330,14 @@ def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
         labels = source_labels(source)
         yield from counted.points(labels)
         for name, number in counted.not_finite.items():
-            yield Point("training_nonfinite_total", number, {**labels, "name": name}, "counter", "1", _NOT_FINITE)
+            yield Point(
+                "training_nonfinite_total",
+                number,
+                {**labels, "name": name},
+                "counter",
+                "1",
+                "Numbers logged under the name that were NaN or infinite.",
+            )
 
 
 def points(record: Record) -> Iterator[Point]:

@@ -19,9 +19,6 @@ from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 
-# Rounding to this many decimal places removes the floating-point error of a conversion before the value is cut to a whole number.
-_NOISE_DIGITS = 6
-
 Values = Mapping[str, Number]
 ComputedValue = Callable[[Values, DeviceIdentity], Number | None]
 
@@ -171,7 +168,8 @@ def convert(value: Number, source: str, target: str, whole: bool = False) -> Num
         value = value * factor.numerator
         if factor.denominator != 1:
             value = value / factor.denominator
-    return math.floor(round(value, _NOISE_DIGITS)) if whole else value
+    # Rounding removes the floating-point error of the conversion before the value is cut to a whole number.
+    return math.floor(round(value, 6)) if whole else value
 
 
 @lru_cache(maxsize=64)

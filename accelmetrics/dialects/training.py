@@ -78,8 +78,6 @@ BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram of step durations, in seconds."""
 INDEX = "gpu_index"
 
-_HELD = "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB."
-
 
 class Training(Dialect):
     """The names of home-grown training dashboards. Accumulates steps and logged numbers over records."""
@@ -112,8 +110,9 @@ class Training(Dialect):
             if (number := self._logged.get(logged)) is not None:
                 yield Point(name, number, {}, "gauge", "1", meaning)
         yield from self._steps.points({})
+        meaning = "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB."
         for device, held in self._allocated.items():
-            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _HELD, held)
+            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", meaning, held)
 
 
 JsonLine = dict[str, Number | str | None]
@@ -174,8 +173,6 @@ SHARE = "memory_utilization_pct"
 """``memory_allocated_gb`` in percent of ``memory_total_gb``."""
 
 CPU, MEMORY_USED, MEMORY_SHARE = "cpu_utilization_pct", "system_memory_used_gb", "system_memory_utilization_pct"
-_GIB = 2**30
-_MIB_PER_GIB = 1024
 _UNITS = {"pct": "%", "gb": "GiBy", "c": "Cel", "w": "W", "mhz": "MHz"}
 
 
@@ -198,10 +195,10 @@ def verl_points(record: Record) -> Iterator[Point]:
     found[CPU] = processors(snapshot.metrics)
     used, available, share = map(snapshot.metrics.get, ("memory.used", "proc.memory.availableMB", "memory_percent"))
     if used is not None:
-        found[MEMORY_USED] = used / _GIB
+        found[MEMORY_USED] = used / 2**30
     elif available is not None and share is not None and share < 100:
         # Available memory and the used share refer to the same total, the machine's or the cgroup's limit, so used memory follows.
-        found[MEMORY_USED] = available / _MIB_PER_GIB * share / (100 - share)
+        found[MEMORY_USED] = available / 1024 * share / (100 - share)
     found[MEMORY_SHARE] = share
     for name, value in found.items():
         if value is not None:
