@@ -23,7 +23,6 @@ RECENT = 256
 """Readings that wait to be sorted into their buckets. Sorting many at once takes a tenth of the time."""
 _GROWTH = math.log1p(ACCURACY)
 _LARGEST = math.log(1.7e308)
-_HALF = _GROWTH / 2
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 
 
@@ -170,8 +169,7 @@ class Accumulator:
             return Summary(self.count, only, only, only, only, only, only, only, self._seconds)
         mean = self._weighted / self._seconds if self._seconds > 0 else self._plain / self.count
         # By rounding, the mean of nearly equal values may lie just outside of them.
-        mean = self._clipped(mean)
-        p50, p95, p99 = self.quantiles(50, 95, 99) if self._cells else (self._max,) * 3
+        mean, (p50, p95, p99) = self._clipped(mean), self.quantiles(50, 95, 99)
         return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
 
     def quantiles(self, *percents: int) -> list[float]:
@@ -233,7 +231,6 @@ class Accumulator:
             seconds, spent = [seconds[0] + age, *seconds[1:]], spent + age
         self.stands, self.waits = True, False
         column = values.tolist()
-        least, largest = min(column), max(column)
         if not self.count and not self._seconds:
             self.last = column[0]
         self._vary()
@@ -245,7 +242,7 @@ class Accumulator:
         self._weighted += sum(map(operator.mul, column, seconds))
         self._plain += sum(column)
         self.last = column[-1]
-        self._min, self._max = min(self._min, least), max(self._max, largest)
+        self._min, self._max = min(self._min, *column), max(self._max, *column)
         if len(self._recent) >= RECENT:
             self.sort_in()
 
@@ -277,16 +274,11 @@ class Accumulator:
             self._insert(values, times, seconds)
             return
         names = list(map(self._cell, values)) if self._coarse else values
-        counted: Counter[float] = Counter()
-        stood: defaultdict[float, float] = defaultdict(float)
-        if times is None:
-            counted.update(names)
-        else:
-            for name, number in zip(names, times, strict=True):
-                counted[name] += number
-        if self._timed:
-            for name, spent in zip(names, seconds, strict=True):
-                stood[name] += spent
+        counted, stood = Counter[float](names if times is None else ()), defaultdict[float, float](float)
+        for name, number in zip(names, times or (), strict=False):
+            counted[name] += number
+        for name, spent in zip(names, seconds if self._timed else (), strict=False):
+            stood[name] += spent
         # Few values: inserting each costs less than building the arrays again.
         if 2 * len(counted) < len(self._cells):
             for cell, number in counted.items():
@@ -296,9 +288,8 @@ class Accumulator:
         for cell, number in counted.items():
             all_times[cell] = all_times.get(cell, 0) + number
             all_spans[cell] = all_spans.get(cell, 0.0) + stood[cell]
-        order = sorted(all_times)
-        self._cells = array("d", order)
-        self._times, self._spans = array("q", [all_times[cell] for cell in order]), array("d", [all_spans[cell] for cell in order])
+        self._cells = array("d", sorted(all_times))
+        self._times, self._spans = array("q", map(all_times.__getitem__, self._cells)), array("d", map(all_spans.__getitem__, self._cells))
         self._share_if_many()
 
     def _cell(self, value: float) -> float:
@@ -309,7 +300,7 @@ class Accumulator:
         if not self._coarse or not value:
             return value
         # Equal steps of the logarithm make each bucket's width the same share of its value.
-        return math.copysign(math.exp(min((math.log(abs(value)) + _HALF) // _GROWTH * _GROWTH, _LARGEST)), value)
+        return math.copysign(math.exp(min((math.log(abs(value)) + _GROWTH / 2) // _GROWTH * _GROWTH, _LARGEST)), value)
 
     def _share_if_many(self) -> None:
         if len(self._cells) > DISTINCT and not self._coarse:

@@ -106,10 +106,6 @@ class Unavailable(NamedTuple):
 
 
 _NAME_AND_PASSWORD = re.compile(r"(?<=://)\S*(?=@)|[^\s:/@'\"(]+:(?!\S*://)[^\s/]\S*(?=@)")
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|HEADERS)$")
-"""Endings of names of variables that hold a secret: WANDB_API_KEY, MLFLOW_TRACKING_PASSWORD."""
-SHORTEST_SECRET = 8
-"""Shortest value, in characters, that is treated as a secret. A shorter one may be part of any word."""
 HIDDEN = "***"
 
 
@@ -121,11 +117,12 @@ def without_passwords(text: str) -> str:
 def without_secrets(text: str) -> str:
     """Return a text with passwords in addresses masked, and with values of secret environment variables masked.
 
-    A variable is secret if its name says so (``_SECRET``).
+    A variable is secret if its name ends like WANDB_API_KEY or MLFLOW_TRACKING_PASSWORD.
     """
     for name in list(os.environ):
         value = os.environ.get(name, "")  # another thread may have removed it
-        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET:
+        # A shorter value may be part of any word.
+        if name.endswith(("KEY", "TOKEN", "SECRET", "PASSWORD", "HEADERS")) and len(value) >= 8:
             text = text.replace(value, HIDDEN)
     return without_passwords(text)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 65536
 """Default limit of an answer in bytes: enough for any error message."""
-MAX_WORDS = 300
 
 PemFiles = tuple[str | None, str | None, str | None]
 """Paths of PEM files: certificate authorities, client certificate, client key. None: the system's authorities, no client
@@ -24,7 +23,7 @@ certificate."""
 def words(text: str | bytes) -> str:
     """Return a server's answer as one line for a message, cut to a readable length; ``no details`` if it is empty."""
     text = text if isinstance(text, str) else text.decode("utf-8", "replace")
-    return clipped(" ".join(text.split()), MAX_WORDS) or "no details"
+    return clipped(" ".join(text.split()), 300) or "no details"
 
 
 class HttpClient:
@@ -101,14 +100,14 @@ class HttpClient:
             TimeoutError: It did not answer in time.
         """
         assert self._client is not None
-        said = bytearray()
+        received = bytearray()
         try:
             with self._client.stream(method, self.url, content=body, headers=headers) as response:
                 # httpx limits each read. This limits the whole answer, since a server may send a byte now and then.
                 due = time.monotonic() + self._timeout
                 for chunk in response.iter_raw():
-                    said += chunk
-                    if len(said) >= self._largest:
+                    received += chunk
+                    if len(received) >= self._largest:
                         break
                     if time.monotonic() > due:
                         raise TimeoutError(f"{self.shown}: the answer was not complete within {self._timeout:g} s")
@@ -117,7 +116,7 @@ class HttpClient:
         except self._httpx.TransportError as error:
             raise ConnectionError(f"{self.shown}: {str(error) or type(error).__name__}") from None
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return response.status_code, kind, bytes(said[: self._largest])
+        return response.status_code, kind, bytes(received[: self._largest])
 
     def close(self) -> None:
         """Close the connection."""

@@ -15,8 +15,6 @@ Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 _PCI_ADDRESS = re.compile(
     r"(?:(?:0x)?(?P<domain>[0-9a-f]{1,8}):)?(?:0x)?(?P<bus>[0-9a-f]{1,2}):(?:0x)?(?P<slot>[0-9a-f]{1,2})\.(?:0x)?(?P<function>[0-7])"
 )
-_BACKENDS = {"google": "tpu", "aws": "neuron", "habana": "gaudi", "huawei": "ascend"}
-"""Built-in backends with another name than the vendor of their devices."""
 
 
 def pci_address(text: str) -> str:
@@ -96,7 +94,7 @@ class DeviceIdentity(NamedTuple):
     @property
     def backend(self) -> str:
         """The built-in backend that lists devices of this vendor; for other vendors, the vendor's name."""
-        return _BACKENDS.get(self.vendor, self.vendor)
+        return {"google": "tpu", "aws": "neuron", "habana": "gaudi", "huawei": "ascend"}.get(self.vendor, self.vendor)
 
     @property
     def anchor(self) -> str:

@@ -38,13 +38,11 @@ LINES_VERSION = "2.0"
 PACKED = ".gz"
 _TIME = r"\d{8}T\d{6}\.\d{6}Z"
 _WRITTEN = re.compile(rb"(?:^|\"timestamp\": ?\")(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z", re.MULTILINE)
-_NO_PUNCTUATION = str.maketrans("", "", "-:")
-_STATE_FIELDS = ("name", "status", "detail", "source", "devices", "reason")
-"""A source's fields in a header. The reason is left out if it is empty."""
 
 
 def header_line(head: Header, stream: str) -> dict[str, Any]:
     """Return the header line of a stream as plain containers."""
+    fields = ("name", "status", "detail", "source", "devices", "reason")
     return {
         "schema_version": LINES_VERSION,
         "stream": stream,
@@ -52,7 +50,7 @@ def header_line(head: Header, stream: str) -> dict[str, Any]:
         "labels": dict(head.labels),
         "devices": [device_entry(slot) for slot in head.identities],
         "unavailable": {key: reason_entry(why) for key, why in head.unavailable.items()},
-        "backends": [{name: getattr(one, name) for name in _STATE_FIELDS if one.reason or name != "reason"} for one in head.backends],
+        "backends": [{name: getattr(one, name) for name in fields if one.reason or name != "reason"} for one in head.backends],
         "unlisted": {key: reason_entry(why) for key, why in head.unlisted.items()},
     }
 
@@ -117,10 +115,6 @@ def _plain_text(line: Mapping[str, Any]) -> str:
     return to_text(line, None, "record", (",", ":"))
 
 
-Written = tuple[Header, object, Findings]
-"""The parts that lines repeat only after a change, as last written: the header, the monitor's status, the findings."""
-
-
 class LineWriter:
     """Makes the lines of one stream, and remembers the header last written.
 
@@ -130,8 +124,9 @@ class LineWriter:
 
     def __init__(self, stream: str = "") -> None:
         self.stream = stream or os.urandom(4).hex()
-        self._made: Written | None = None
-        self._written: Written | None = None
+        # What lines repeat only after a change: the header, the monitor's status and the findings, as last made and last written.
+        self._made: tuple[Header | None, object, Findings] = (None, None, NO_FINDINGS)
+        self._written: tuple[Header | None, object, Findings] = self._made
 
     def lines(self, record: Record, fresh: bool) -> str:
         """Return a record's line, after a header line if one is needed.
@@ -151,7 +146,7 @@ class LineWriter:
         if monitor is not None:  # all numbers except counts of readings, which change with every line
             exporters = [(one.name, one.failed, one.dropped) for one in monitor.exporters]
             state = (monitor.interval, monitor.missed_ticks, monitor.timed_out, exporters)
-        last_header, last_state, last_findings = (None, None, NO_FINDINGS) if fresh or self._written is None else self._written
+        last_header, last_state, last_findings = (None, None, NO_FINDINGS) if fresh else self._written
         self._made = current, state, record.findings
         begins = last_header is not current
         head = _plain_text(header_line(current, self.stream)) + "\n" if begins else ""
@@ -185,7 +180,7 @@ def next_closed(path: Path, time_ns: int) -> Path:
         path: The growing file.
         time_ns: The time of its first record.
     """
-    time, number = rfc3339(time_ns).translate(_NO_PUNCTUATION), 0
+    time, number = rfc3339(time_ns).replace("-", "").replace(":", ""), 0
     for last, last_number, _ in _closed(path)[-1:]:
         if last >= time:
             time, number = last, last_number + 1

@@ -25,7 +25,6 @@ MOST_ROWS = 64
 LONGEST = 200
 """Most characters of a cell."""
 NONE = "–"
-MICROSECONDS = 1e6
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
@@ -43,9 +42,9 @@ def snapshot_html(snapshot: Snapshot) -> str:
     )
     counts = f"{len(snapshot.metrics)} metrics, {len(snapshot.unavailable)} unavailable"
     head = ("device", "name", "utilization", "memory", "power", "temperature")
+    text = _table(f"{snapshot.hostname} {snapshot.timestamp}: {counts}", head, rows, len(snapshot.identities))
     failed = [(status.name, status.status, status.detail) for status in snapshot.backends if status.status not in {"ok", "absent"}]
-    below = _table("", ("source", "status", "why"), failed, len(failed)) if failed else ""
-    return _table(f"{snapshot.hostname} {snapshot.timestamp}: {counts}", head, rows, len(snapshot.identities)) + below
+    return text + (_table("", ("source", "status", "why"), failed, len(failed)) if failed else "")
 
 
 def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> str:
@@ -67,8 +66,7 @@ def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]])
         MissingDependencyError: pandas is not installed.
     """
     found: Any = require("pandas", "pandas")
-    moments = [round(moment * MICROSECONDS) for moment in times]
-    index = found.to_datetime(moments, unit="us", utc=True).rename("time")
+    index = found.to_datetime([round(moment * 1e6) for moment in times], unit="us", utc=True).rename("time")
     numbers = {name: array("d", [nan if value is None else value for value in values]) for name, values in columns.items()}
     return found.DataFrame(numbers, index=index, dtype="float64")
 
@@ -93,16 +91,9 @@ def _cell(value: float | None, words: Callable[[float], str]) -> str:
 
 
 def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], count: int) -> str:
-    lines = [_row("th", head), *(_row("td", row) for row in islice(rows, MOST_ROWS))]
-    if count > MOST_ROWS:
-        lines.append(_row("td", (f"and {count - MOST_ROWS} more",)))
-    above = f"<caption>{_text(caption)}</caption>" if caption else ""
-    return f"<table>{above}{''.join(lines)}</table>"
-
-
-def _row(kind: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{kind}>{_text(cell)}</{kind}>' for cell in cells)}</tr>"
-
-
-def _text(text: str) -> str:
-    return escape(clipped(text, LONGEST))
+    more = [(f"and {count - MOST_ROWS} more",)] if count > MOST_ROWS else []
+    lines = [f"<caption>{escape(clipped(caption, LONGEST))}</caption>"] if caption else []
+    for number, row in enumerate((head, *islice(rows, MOST_ROWS), *more)):
+        kind = "td" if number else "th"
+        lines += ["<tr>", *(f"<{kind}>{escape(clipped(cell, LONGEST))}</{kind}>" for cell in row), "</tr>"]
+    return f"<table>{''.join(lines)}</table>"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NO_LABELS: Mapping[str, str] = FrozenDict()
-KNOWN = 16
-"""Number of recent headers to remember, so that a key that comes and goes does not create new ones."""
 
 
 class Header:
@@ -103,7 +101,8 @@ class Header:
         return self.kept("places", lambda: {key: place for place, key in enumerate(self.keys)})
 
 
-_known: deque[Header] = deque(maxlen=KNOWN)
+# Several recent headers, so that a key that comes and goes does not create new ones.
+_known: deque[Header] = deque(maxlen=16)
 
 
 def header(  # one argument for each attribute

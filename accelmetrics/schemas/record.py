@@ -47,22 +47,11 @@ class Finding(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as in documents: ``since`` and ``until`` are RFC 3339, in UTC."""
-        until = None if self.until_ns is None else rfc3339(self.until_ns)
-        return {
-            "rule": self.rule,
-            "severity": self.severity,
-            "key": self.key,
-            "message": self.message,
-            "value": self.value,
-            "threshold": self.threshold,
-            "since": rfc3339(self.since_ns),
-            "until": until,
-            "advice": self.advice,
-        }
+        found = {name.removesuffix("_ns"): value for name, value in self._asdict().items()}
+        return {**found, "since": rfc3339(self.since_ns), "until": None if self.until_ns is None else rfc3339(self.until_ns)}
 
     def __str__(self) -> str:
-        about = f"{self.key}: " if self.key else ""
-        return f"{self.severity} {self.rule}: {about}{self.message}"
+        return f"{self.severity} {self.rule}: {f'{self.key}: ' if self.key else ''}{self.message}"
 
 
 class CannotTell(NamedTuple):
@@ -127,11 +116,7 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as in documents."""
-        return {
-            "current": [one.to_dict() for one in self.current],
-            "ended": [one.to_dict() for one in self.ended],
-            "cannot_tell": [one.to_dict() for one in self.cannot_tell],
-        }
+        return {name: [one.to_dict() for one in getattr(self, name)] for name in ("current", "ended", "cannot_tell")}
 
 
 NO_FINDINGS = Findings()
@@ -140,7 +125,6 @@ NO_FINDINGS = Findings()
 NO_LABELS: Mapping[str, str] = FrozenDict()
 LOGGED = "training."
 """Prefix of the names of the program's own numbers where they appear among keys."""
-NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = FrozenDict()
 DeviceLabels = Callable[[Device], Mapping[str, str]]
 """Returns labels of a device's user (``pod``, ``namespace``, ``container``); none if unknown."""
 NO_PROCESS_LABELS: Mapping[int, Mapping[str, str]] = FrozenDict()
@@ -311,7 +295,7 @@ class Record(NamedTuple):
     labels: Mapping[str, str] = NO_LABELS
     steps: tuple[Step, ...] = ()
     monitor: MonitorStatus | None = None
-    device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
+    device_labels: Mapping[str, Mapping[str, str]] = FrozenDict()
     findings: Findings = NO_FINDINGS
     holders: Holders = NO_HOLDERS
     windows: tuple[WindowSpan, ...] = ()
@@ -413,15 +397,13 @@ STEP_NAMES: Mapping[str, tuple[str, ...]] = {
     "samples_per_second": ("samples_per_second", "throughput_samples_per_sec", "throughput"),
 }
 """Names under which programs log a number, by the name that the documentation uses."""
-EVALUATIONS = ("eval", "val", "valid", "validation", "test")
-"""Prefixes of an evaluation's numbers."""
 
 
 @lru_cache(maxsize=1024)
 def plain_name(name: str) -> str:
     """Return a logged number's name without a tracker's prefix: ``loss`` for ``train/loss``, but ``eval/loss`` unchanged."""
     head, _, last = name.rpartition("/")
-    return name if head.partition("/")[0].lower() in EVALUATIONS else last.lower()
+    return name if head.partition("/")[0].lower() in ("eval", "val", "valid", "validation", "test") else last.lower()
 
 
 def logged_number(values: Mapping[str, float], names: Sequence[str]) -> float | None:

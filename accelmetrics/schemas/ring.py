@@ -35,8 +35,6 @@ KEPT = 2
 """Readings that a ring always keeps: the last one, and the one before it, which shows what was served again."""
 # Number, time on the monotonic clock, time in nanoseconds since 1970, joined, tick.
 _FACTS = Struct("=qdq??")
-_SEQUENCE = 8
-"""Bytes of a source's reading number."""
 
 Layout = tuple[str, ...]
 Served = Mapping[str, int]
@@ -107,7 +105,7 @@ class Row(NamedTuple):
 
     @property
     def _values_at(self) -> int:
-        return _FACTS.size + _SEQUENCE * len(self.header.backends)
+        return _FACTS.size + 8 * len(self.header.backends)
 
     def but(self, *, at: float | None = None, joined: bool | None = None) -> Row:
         """Return a copy of the row with another time on the monotonic clock, or another ``joined``."""

@@ -28,11 +28,8 @@ _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "st
 """By preset, the ``preset`` values of the rows that it contains."""
 _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
 """A part of a key that is a number or a pattern of one."""
-MISSPELT = 0.85
-"""Similarity to a metric's name, from 0 to 1, above which a name is taken for a misspelling of it."""
 _NAMED = re.compile(r"\{(?:path|device|port|label)\}")
 """A placeholder for any text, not for a number."""
-_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 class MetricSelection:
@@ -98,7 +95,7 @@ class MetricSelection:
         """Return whether any key of a template may be wanted: ``gpu.{i}.powerWatts``, ``disk.{path}.usageGB``."""
         if self.everything:
             return True
-        general = _PLACEHOLDER.sub("{i}", template)
+        general = re.sub(r"\{\w+\}", "{i}", template)
         chosen = any(item.has(general) for item in self._general) or any(item.may_have(template) for item in self._chosen)
         return chosen and not any(item.has(general) for item in self._excluded)
 
@@ -298,7 +295,7 @@ def _check(text: str) -> None:
 
         parts = [found for found in map(device_key, spellings) if found and found.kind in (ANY_KIND, key.kind)]
         names = {fill(found.name, "*"): None for found in parts if found.process == key.process}
-        if near := difflib.get_close_matches(key.name, names, cutoff=MISSPELT):
+        if near := difflib.get_close_matches(key.name, names, cutoff=0.85):
             head = text.removesuffix(key.name)
             raise UnknownNameError("metric", text, [head + name for name in near])
 

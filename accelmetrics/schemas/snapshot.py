@@ -315,9 +315,7 @@ class Snapshot:
         return parse(document)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Snapshot):
-            return NotImplemented
-        return self._comparable() == other._comparable()
+        return self._comparable() == other._comparable() if isinstance(other, Snapshot) else NotImplemented
 
     def _comparable(self) -> tuple[object, ...]:
         _, hostname, metrics, identities, *rest = self._parts()
@@ -536,18 +534,13 @@ def surrogates_escaped(text: str) -> str:
 
 def rfc3339(time_ns: int) -> str:
     """Format nanoseconds since 1970 as text, truncated to the microsecond."""
-    seconds, rest = divmod(time_ns, _NANOSECONDS)
-    return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
+    return f"{rfc3339_second(time_ns)[:-1]}.{time_ns % _NANOSECONDS // 1000:06}Z"
 
 
 def rfc3339_second(time_ns: int) -> str:
     """Format nanoseconds since 1970 as text, truncated to the second."""
-    return f"{_to_the_second(time_ns // _NANOSECONDS)}Z"
-
-
-def _to_the_second(seconds: int) -> str:
-    minutes, second = divmod(seconds, 60)
-    return f"{_to_the_minute(minutes)}:{second:02}"
+    minutes, second = divmod(time_ns // _NANOSECONDS, 60)
+    return f"{_to_the_minute(minutes)}:{second:02}Z"
 
 
 @lru_cache(maxsize=4)

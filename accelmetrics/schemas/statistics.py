@@ -31,8 +31,6 @@ from accelmetrics.schemas.ring import REPEATED, Layout, Row, Served, device_colu
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
 
-PACED = 4
-"""Number of recent readings from which the pace is derived."""
 COUNTER, DRAW = "energyJoules", "powerWatts"
 EnergyReading = tuple[str, float, float]
 """A device's reading of energy: ``COUNTER`` with joules, or ``DRAW`` with watts; then its time."""
@@ -46,12 +44,8 @@ between
 readings (H100: 120 W between kernels, 700 W in them). ``n`` readings all miss a share of ``9.2 / n`` of the time once in 10,000
 cases:
 ``(8 - 1) * 9.2`` is 64."""
-LEAST_READINGS = 3
-"""Number of readings below which nothing is concluded."""
 LAG = 2.0
 """Seconds by which power may follow the load, or the counter may be refreshed late: NVML's power is the mean over a second."""
-LEAST_WATTS = 5.0
-"""Error of power in watts at any load: nvidia-smi states 5 W for older devices, and some vendors report whole watts."""
 
 
 def contradiction(counted: float, drawn: float, seconds: float, readings: float, peak: float) -> str:
@@ -64,9 +58,10 @@ def contradiction(counted: float, drawn: float, seconds: float, readings: float,
         readings: The number of evenly spaced readings of power that would be equally informative.
         peak: The largest power read, in watts.
     """
-    if readings < LEAST_READINGS:
+    if readings < 3:
         return ""
-    factor, slack = ACCURACY + UNSEEN / readings, LAG * peak + LEAST_WATTS * seconds
+    # Power has an error of 5 W at any load: nvidia-smi states that for older devices, and some vendors report whole watts.
+    factor, slack = ACCURACY + UNSEEN / readings, LAG * peak + 5.0 * seconds
     if counted <= drawn * factor + slack and drawn <= counted * factor + slack:
         return ""
     return f"the energy counter rose by {counted:.6g} J in {seconds:.3g} s, in which power says {drawn:.6g} J"
@@ -281,8 +276,8 @@ class Meter:
 
     @property
     def pace(self) -> float:
-        """Seconds between readings: the longest of the recent ones, since a requested reading may lie between two ticks."""
-        return max((after - before for before, after in pairwise(self._moments[-PACED:])), default=0.0)
+        """Seconds between readings: the longest of the last three, since a requested reading may lie between two ticks."""
+        return max((after - before for before, after in pairwise(self._moments[-4:])), default=0.0)
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add the devices' energy since their previous readings."""

@@ -96,8 +96,7 @@ def wrapped(text: str, width: int, indent: str, breaks: bool = False) -> list[st
 
 def hanging(text: str, width: int) -> list[str]:
     """Return a list item (``- one``) as lines of at most ``width`` columns. All lines but the first are indented."""
-    first, *rest = wrapped(text, width - 2, "")
-    return [first, *(f"  {line}" for line in rest)]
+    return [f"  {line}" if number else line for number, line in enumerate(wrapped(text, width - 2, ""))]
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False, left: Container[int] = (0,)) -> list[str]:

@@ -70,11 +70,8 @@ def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
 def _fields(model: type[Model]) -> list[tuple[str, list[str], Callable[[Any], Any]]]:
     """Return a model's fields, with the names that each is read under, and its conversion to a number."""
     numbers: dict[object, Callable[[Any], Any]] = {float | None: float, int | None: _whole}
-    return [(field, names_of(field, about), numbers.get(about.annotation, _as_is)) for field, about in model.model_fields.items()]
-
-
-def _as_is(views: Any) -> Any:
-    return views
+    # Anything else is a dict of views.
+    return [(field, names_of(field, about), numbers.get(about.annotation, dict)) for field, about in model.model_fields.items()]
 
 
 def _whole(number: int | float) -> int | float:

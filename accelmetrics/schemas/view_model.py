@@ -16,7 +16,6 @@ from accelmetrics.schemas.text import shown
 SHOWN = 8
 """Most values in a view's ``repr``."""
 Key = Annotated[str, StringConstraints(min_length=1)]
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
@@ -38,7 +37,9 @@ def parse_timestamp(text: object) -> int:
         except OverflowError:
             raise ValueError(f"{shown(text)} lies outside the calendar") from None
     # The fraction is added as an integer, because `datetime` has no nanoseconds.
-    return (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1) * 1_000_000_000 + int(
+        (fraction or "").ljust(9, "0")
+    )
 
 
 def _finite_number(value: object) -> int | float:

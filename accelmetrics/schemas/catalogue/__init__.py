@@ -89,25 +89,21 @@ class KeyMatch(NamedTuple):
     alias: bool = False
 
 
-_Spelling = tuple[Metric, bool]
-"""A row, and whether the spelling is an alias."""
-
 _added: dict[str, Metric] = {}
 _forget_keys: list[Callable[[], None]] = []
 _edition = [object()]
 
 
 @cache
-def _index() -> tuple[dict[str, _Spelling], dict[str, dict[str, _Spelling]], list[tuple[str, str, bool, Metric, bool]]]:
-    """Return the indexes that keys are recognised by.
+def _index() -> tuple[dict[str, tuple[Metric, bool]], dict[str, dict[str, tuple[Metric, bool]]], list[tuple[str, str, bool, Metric, bool]]]:
+    """Return the indexes that keys are recognised by. Each row comes with whether the spelling is an alias.
 
     Returns:
         Rows by whole key; rows by device part without number, then name; and for the machine's keys with a placeholder: the text
-            before
-        and after it, whether it stands for a number, and the row.
+        before and after it, whether it stands for a number, and the row.
     """
-    whole: dict[str, _Spelling] = {}
-    names: dict[str, dict[str, _Spelling]] = {}
+    whole: dict[str, tuple[Metric, bool]] = {}
+    names: dict[str, dict[str, tuple[Metric, bool]]] = {}
     templates: list[tuple[str, str, bool, Metric, bool]] = []
     for row in (*_added.values(), *CATALOGUE):  # the catalogue last, so that its own rows take precedence
         for spelling in (row.key, *row.aliases):
