@@ -75,14 +75,14 @@ class _Watched:
         job: The job.
         window: The window that measures it, since this process noticed it.
         noticed: Time of that.
-        earlier: Results from before a restart.
+        earlier: Results from before a restart, without devices if there are none.
         gaps: Energy in joules between the last earlier reading and the window's first, by the device's counter.
     """
 
     job: Job
     window: Window
     noticed: float
-    earlier: Earlier | None
+    earlier: Earlier
     gaps: dict[str, float] = field(default_factory=dict)
 
 
@@ -124,16 +124,16 @@ class JobSummaries:
                 if same is None or same.ended is not None:
                     del self._watched[job_id]
                     watched.window.end()
-                    self._write(watched, self._wall() if same is None else same.ended)
+                    self._write(job_id, self._document(watched, self._wall() if same is None else same.ended))
                     self._prune()
             for job in jobs:
                 if job.ended is None and job.job_id not in self._watched and job.devices:
-                    earlier = self._earlier.pop(job.job_id, None)
-                    if earlier is not None and earlier.began != job.began:
-                        earlier = None
-                    watched = _Watched(job, self._monitor.window(f"job {job.job_id}").begin(), self._wall(), earlier)
+                    now, earlier = self._wall(), self._earlier.pop(job.job_id, None)
+                    if earlier is None or earlier.began != job.began:
+                        earlier = Earlier(job.began, now, now, None, 0, 0.0, {})
+                    watched = _Watched(job, self._monitor.window(f"job {job.job_id}").begin(), now, earlier)
                     self._watched[job.job_id] = watched
-                    self._write(watched, None)
+                    self._write(job.job_id, self._document(watched, None))
 
     @property
     def running(self) -> frozenset[str]:
@@ -143,46 +143,43 @@ class JobSummaries:
     def totals(self) -> dict[str, Earlier]:
         """Return the results of running jobs up to the latest reading, from which another process may continue."""
         with self._lock:
-            latest, found = self._monitor.latest, {}
+            latest, now = self._monitor.latest, self._wall()
             metrics = {} if latest is None else latest.metrics
+            found = dict(self._earlier)  # earlier jobs that have not been listed yet may still run
             for job_id, watched in self._watched.items():
                 document = self._document(watched, None)
                 devices = {one["uuid"]: {**one, "counter_joules": metrics.get(f"{one['device']}.{COUNTER}")} for one in document["devices"]}
                 interrupted = document["interruptions"], document["interrupted_seconds"]
-                now = self._wall()
                 found[job_id] = Earlier(watched.job.began, document["noticed"], now, now, *interrupted, devices)
-            return {**self._earlier, **found}  # earlier jobs that have not been listed yet may still run
+            return found
 
     def close(self) -> None:
         """Write the summaries of running jobs, and end their measurement."""
         with self._lock:
             self._closed = True
-            for watched in self._watched.values():
+            for job_id, watched in self._watched.items():
                 watched.window.end()
-                self._write(watched, None)
+                self._write(job_id, self._document(watched, None))
             self._watched.clear()
 
     def _document(self, watched: _Watched, ended: float | None) -> dict[str, Any]:
         """Return the summary of a job, including earlier results."""
         latest, earlier, window = self._monitor.latest, watched.earlier, watched.window
         slots = () if latest is None else tuple(latest.identities)
-        if latest is not None and earlier is not None:
-            for slot in slots:
-                before = earlier.devices.get(slot.unique_id, {}).get("counter_joules")
-                now, energy = latest.metrics.get(f"{slot.key}.{COUNTER}"), window.energy_joules.get(slot.key)
-                if slot.unique_id in watched.gaps or before is None or now is None or energy is None or energy.source != "counter":
-                    continue
-                if now - energy.joules >= before:  # otherwise the counter was reset
-                    watched.gaps[slot.unique_id] = now - energy.joules - before
+        metrics = {} if latest is None else latest.metrics
+        for slot in slots if earlier.devices else ():
+            before = earlier.devices.get(slot.unique_id, {}).get("counter_joules")
+            now, energy = metrics.get(f"{slot.key}.{COUNTER}"), window.energy_joules.get(slot.key)
+            if slot.unique_id in watched.gaps or before is None or now is None or energy is None or energy.source != "counter":
+                continue
+            if now - energy.joules >= before:  # otherwise the counter was reset
+                watched.gaps[slot.unique_id] = now - energy.joules - before
         job = watched.job._replace(ended=ended)
         document = summary(job, window, slots, watched.noticed, self._wall(), earlier, watched.gaps)
         return {**document, "hostname": self._monitor.labels.get("hostname", "")}
 
-    def _write(self, watched: _Watched, ended: float | None) -> None:
+    def _write(self, job_id: str, document: Mapping[str, Any]) -> None:
         """Write a summary. A directory that cannot be written to is logged once."""
-        self._write_file(watched.job.job_id, self._document(watched, ended))
-
-    def _write_file(self, job_id: str, document: Mapping[str, Any]) -> None:
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             replace_file(self._folder / f"{job_id}.json", (json.dumps(document) + "\n").encode())
@@ -190,7 +187,7 @@ class JobSummaries:
         except OSError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
-                log.warning("no summaries of jobs: %s", error)
+                log.warning("summaries of jobs cannot be written: %s", error)
 
     def _end_unwatched(self, listed: Set[str]) -> None:
         """Write final summaries of jobs that ended while no daemon ran."""
@@ -209,10 +206,10 @@ class JobSummaries:
                 held = max(0.0, last - known.began)
                 known = replace(known, devices={name: {**row, "held_seconds": held} for name, row in known.devices.items()})
                 job = Job(path.stem, document["scheduler"], document["labels"], (), known.began, last)
-                ended = summary(job, self._monitor.window(), (), last, last, known, devices_held=document["devices_held"])
-                self._write_file(path.stem, {**ended, "ended_reason": UNWATCHED, "hostname": document["hostname"]})
+                ended = summary(job, self._monitor.window(), (), last, last, known, {}, document["devices_held"])
+                self._write(path.stem, {**ended, "ended_reason": UNWATCHED, "hostname": document["hostname"]})
             except (KeyError, TypeError, OSError) as error:  # written by another release, or removed meanwhile
-                log.warning("the summary of job %s stays as it is: %s", path.stem, error)
+                log.warning("the summary of job %s cannot be completed: %s", path.stem, error)
 
     def _prune(self) -> None:
         """Remove the oldest summaries. Other files in the directory are not touched."""
@@ -221,7 +218,7 @@ class JobSummaries:
             for path in sorted(ended, key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 path.unlink()
         except OSError as error:  # an Epilog removed a file meanwhile, or the directory is missing: the next call tries again
-            log.debug("old summaries stay: %s", error)
+            log.debug("old summaries cannot be removed: %s", error)
 
 
 def _summary_in(path: Path) -> dict[str, Any] | None:
@@ -258,7 +255,7 @@ def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float
         return sum(value for value, _ in values(name)) if values(name) else None
 
     energy = total("energy_joules")
-    lacking = f"not known for {duration(pause)} around a restart of the daemon" if gap is None and pause >= 1 else ""
+    unknown = f"not known for {duration(pause)} around a restart of the daemon" if gap is None and pause >= 1 else ""
     return {
         **row,
         "measured_seconds": was["measured_seconds"] + row["measured_seconds"],
@@ -269,7 +266,7 @@ def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float
         },
         "energy_joules": None if energy is None else energy + (gap or 0.0),
         "energy_source": row["energy_source"] or was["energy_source"],
-        "energy_reason": "; ".join(dict.fromkeys(filter(None, (was["energy_reason"], row["energy_reason"], lacking)))) or None,
+        "energy_reason": "; ".join(dict.fromkeys(filter(None, (was["energy_reason"], row["energy_reason"], unknown)))) or None,
     }
 
 
@@ -279,8 +276,8 @@ def summary(
     slots: Sequence[DeviceSlot],
     noticed: float,
     now: float,
-    earlier: Earlier | None = None,
-    gaps: Mapping[str, float] | None = None,
+    earlier: Earlier,
+    gaps: Mapping[str, float],
     devices_held: int = 0,
 ) -> dict[str, Any]:
     """Return the summary of a job as plain values. Hours are device hours: two devices held for three hours are six.
@@ -295,10 +292,9 @@ def summary(
         gaps: Energy between earlier results and the window in joules, by device, as far as known.
         devices_held: Minimum number of devices of the job.
     """
-    pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
-    alive = None if earlier is None else earlier.alive
-    down = 0.0 if alive is None else max(0.0, noticed - alive)
-    before = {} if earlier is None else dict(earlier.devices)
+    pause = max(0.0, noticed - earlier.written)
+    down = 0.0 if earlier.alive is None else max(0.0, noticed - earlier.alive)
+    before = dict(earlier.devices)
     held = max(0.0, (now if job.ended is None else job.ended) - job.began)
     mine = {holder.device for holder in resolve([job.claim], slots)}
     devices: list[dict[str, Any]] = []
@@ -321,10 +317,10 @@ def summary(
             "energy_source": None if energy is None else energy.source,
             "energy_reason": None if energy is None else energy.reason or None,
         }
-        devices.append(_continued(row, before.pop(slot.unique_id, None), (gaps or {}).get(slot.unique_id), pause))
+        devices.append(_continued(row, before.pop(slot.unique_id, None), gaps.get(slot.unique_id), pause))
     # Devices that are no longer listed keep their earlier results.
     devices += [{name: value for name, value in row.items() if name != "counter_joules"} for row in before.values()]
-    given = max(len(job.devices), len(devices), devices_held)  # devices that this daemon does not read are held too
+    count = max(len(job.devices), len(devices), devices_held)  # devices that this daemon does not read are held too
 
     def total(name: str) -> float | None:
         values = [device[name] for device in devices if device[name] is not None]
@@ -340,14 +336,14 @@ def summary(
         "began": job.began,
         "ended": job.ended,
         "ended_reason": None,
-        "noticed": noticed if earlier is None else earlier.noticed,
-        "interruptions": 0 if earlier is None else earlier.interruptions + (alive is not None),
-        "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + down,
-        "devices_held": given,
-        "held_hours": given * held / HOUR,
+        "noticed": earlier.noticed,
+        "interruptions": earlier.interruptions + (earlier.alive is not None),
+        "interrupted_seconds": earlier.interrupted_seconds + down,
+        "devices_held": count,
+        "held_hours": count * held / HOUR,
         "used_hours": None if used is None else used / HOUR,
         "wasted_hours": None if used is None else (all_measured - used) / HOUR,
-        "unmeasured_hours": (given * held - all_measured) / HOUR,
+        "unmeasured_hours": (count * held - all_measured) / HOUR,
         "energy_joules": total("energy_joules"),
         "devices": devices,
     }

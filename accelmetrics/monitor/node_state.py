@@ -116,9 +116,9 @@ class NodeState:
         self._due = 0.0
         self._failed = ""
         self._alive = 0.0  # modification time of the file, set by the previous daemon
-        sequence = -1
+        self._sequence = -1  # of the kernel's log, while it is not followed
         if before is not None:
-            self.jobs, self.findings, sequence = before.jobs, before.findings, before._sequence
+            self.jobs, self.findings, self._sequence = before.jobs, before.findings, before._sequence
             _begin_counts(before._xids())
         elif self._path is not None and (state := self._read()) is not None:
             self.jobs = {
@@ -126,11 +126,10 @@ class NodeState:
                 for name, job in state.jobs.items()
             }
             self.findings = [(device, recorded(entry)) for device, entry in state.findings]
-            sequence = state.sequence
+            self._sequence = state.sequence
             _begin_counts(state.xids)
-        self._sequence: int = sequence
         self._log: KernelLog | None = None
-        self._untold: list[KernelError] = []
+        self._unreported: list[KernelError] = []
         self._lock = threading.Lock()  # records and the close come from different threads
 
     def follow_kernel_log(self) -> None:
@@ -139,9 +138,9 @@ class NodeState:
             self._log = KernelLog(self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence)
         except OSError as error:
             if error.errno not in ABSENT:
-                log.info("Xid errors of the kernel's log are not read: %s: %s", PATH, error.strerror)
+                log.info("Xid errors are not read from the kernel's log: %s: %s", PATH, error.strerror)
             return
-        self._untold += self._log.count_all()
+        self._unreported += self._log.count_all()
 
     def keep(self, summaries: JobSummaries) -> None:
         """Include the jobs of these summaries in the state."""
@@ -150,23 +149,20 @@ class NodeState:
     def take(self, record: Record) -> list[KernelError]:
         """Take over a record, and write the file if it is due. Return the kernel log's errors since the previous record."""
         with self._lock:
-            return self._take(record)
-
-    def _take(self, record: Record) -> list[KernelError]:
-        if self._log is not None:
-            self._untold += self._log.count()
-        self._latest = record
-        self._note_xids(record.snapshot)
-        before = self._lasting, self._running
-        self._lasting = tuple(record.findings)
-        self._running = frozenset() if self._summaries is None else self._summaries.running
-        if time.monotonic() >= self._due or before != (self._lasting, self._running):
-            self.write()
-        elif self._running and self._path is not None:
-            with suppress(OSError):  # the file was removed: the next write creates it again
-                os.utime(self._path)
-        told, self._untold = self._untold, []
-        return told
+            if self._log is not None:
+                self._unreported += self._log.count()
+            self._latest = record
+            self._note_xids(record.snapshot)
+            before = self._lasting, self._running
+            self._lasting = tuple(record.findings)
+            self._running = frozenset() if self._summaries is None else self._summaries.running
+            if time.monotonic() >= self._due or before != (self._lasting, self._running):
+                self.write()
+            elif self._running and self._path is not None:
+                with suppress(OSError):  # the file was removed: the next write creates it again
+                    os.utime(self._path)
+            errors, self._unreported = self._unreported, []
+            return errors
 
     def close(self) -> None:
         """Write the file a last time, and keep the state for a successor in this process."""
@@ -202,7 +198,7 @@ class NodeState:
             why = error.strerror or str(error)
             if why != self._failed:
                 self._failed = why
-                log.warning("what a restart should not lose is not kept: %s: %s", self._path, why)
+                log.warning("the state cannot be written, and a restart will lose it: %s: %s", self._path, why)
 
     def _xids(self) -> dict[str, _Xids]:
         """Return the Xid errors so far by PCI address: from the kernel's log, from NVML, and from earlier daemons."""
@@ -228,14 +224,14 @@ class NodeState:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("%s is not used, and nothing is kept over a restart: %s", self._path, reason_of(error))
+            log.warning("%s is not used, and no state survives a restart: %s", self._path, reason_of(error))
             self._path = None
             return None
         try:
             state = _State.model_validate_json(text)
         except (ValidationError, RecursionError) as error:
             why = describe(error) if isinstance(error, ValidationError) else "it is nested too deeply"
-            log.warning("%s is not used, and will be replaced: it is no state of this release: %s", self._path, why)
+            log.warning("%s is not used, and will be replaced: it is not a state file of this release: %s", self._path, why)
             return None
         return state if state.boot_id == self._boot else None  # counters and the kernel's log restart with a boot
 

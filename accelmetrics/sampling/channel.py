@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PENDING = 10_000
 """Limit of queued messages (until the process joins) and of queued steps (until they are written). The oldest are dropped."""
 # Steps are batched: a write per step, on the training thread, would cost several times as much as queueing it.
-TOLD, EARLY = 1.5, 0.6
+WRITE_DELAY, EARLY = 1.5, 0.6
 """Longest time until a step is written, and how much earlier it may be written if the writing thread is awake anyway. In seconds."""
 
 
@@ -73,7 +73,7 @@ class NodeChannel:
         self._steps.append((time_ns, step, at, values))
         if self._write_due != inf:
             return False
-        self._write_due = at + TOLD
+        self._write_due = at + WRITE_DELAY
         return True
 
     def tell(self, now: float) -> float:
@@ -84,10 +84,9 @@ class NodeChannel:
         """
         if now >= self._write_due - EARLY:
             self._write_due = inf  # before the queue is read: a step logged from here on schedules a call of its own
-            steps = [self._steps.popleft() for _ in range(len(self._steps))]
-            if steps and self.file is not None:
-                self._write_due = now + TOLD
-                self.file.steps(steps)
+            if self._steps and self.file is not None:
+                self._write_due = now + WRITE_DELAY
+                self.file.steps([self._steps.popleft() for _ in range(len(self._steps))])
         return self._write_due
 
     def subscribe(self, callback: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:

@@ -90,8 +90,8 @@ class DeviceRegistry:
                 parents.update({devices[place].anchor: slot for place, slot in found.items()})
                 above = [parents.get(device.parent) for device in listed.values()]
                 known = _recognise(tuple(listed.values()), above, [slot for slot in seen if bool(slot.identity.parent) == partitions])
-                for (place, told), parent, before in zip(listed.items(), above, known, strict=True):
-                    device = told if parent is None else told._replace(parent=parent.identity.anchor)
+                for (place, reported), parent, before in zip(listed.items(), above, known, strict=True):
+                    device = reported if parent is None else reported._replace(parent=parent.identity.anchor)
                     if before is None:
                         slot = _new_slot(backend, device, parent, slots, reserved, free)
                     else:
@@ -253,7 +253,7 @@ class VisibilityFilter:
 def _renumbered(kept: Sequence[DeviceSlot], known: Sequence[DeviceSlot]) -> dict[str, DeviceSlot] | str:
     """Return slots with the program's numbers, by their usual keys; or the reason, in words, why one has no number."""
     if len({(slot.identity.kind, slot.visible_index) for slot in kept}) < len(kept) or any(slot.visible_index is None for slot in kept):
-        return "the program's cannot be told"
+        return "the program's numbers are unknown"
     renumbered = {}
     for slot in kept:
         kind, position = slot.identity.kind, slot.visible_index or 0

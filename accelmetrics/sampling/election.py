@@ -100,7 +100,7 @@ class Lock:
         """
         while True:
             try:
-                if not self.stands:
+                if not self.is_current:
                     self.give()  # a removed file: other processes may still wait for its lock
                     # The old descriptor is not closed: the program may have closed it and reused its number for a file of its own.
                     # Mode 0600, and not the ring's own file: users who may read the ring could take a lock on any file
@@ -108,10 +108,10 @@ class Lock:
                     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                     self._found = os.fstat(self._file)
                 fcntl.lockf(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self.stands:  # otherwise it was removed before it was locked: try again with the new file
+                if self.is_current:  # otherwise it was removed before it was locked: try again with the new file
                     return True
             except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EACCES) and not wait and self.stands:
+                if error.errno in (errno.EAGAIN, errno.EACCES) and not wait and self.is_current:
                     return False
                 if error.errno != errno.EDEADLK:
                     raise NotSharedError(f"{self.path} cannot be locked: {error.strerror or error}") from error
@@ -124,7 +124,7 @@ class Lock:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     @property
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether our descriptor still refers to the file of this name."""
         try:
             return os.path.samestat(os.fstat(self._file), self._found) and os.path.samestat(self.path.lstat(), self._found)
@@ -164,7 +164,7 @@ class Lease:
         failure = self._thread.start().failure
         if failure is not None:
             self.leave(candidate)
-            raise NotSharedError(f"no thread is to be had: {failure.detail}")
+            raise NotSharedError(f"no thread can be started: {failure.detail}")
 
     def leave(self, candidate: Callable[[], object]) -> None:
         """Withdraw a candidate, whether it reads or still waits. The next candidate takes over."""

@@ -49,7 +49,7 @@ WAKE_UP = 0.002
 IMPORT_PATIENCE, IMPORT_SHARE = 2.0, 0.3
 """Longest time, in seconds and as a share of the time for opening, that one driver waits for the other drivers' modules to be
 imported."""
-SHORTEST_TURN = 0.1
+SHORTEST_BUDGET = 0.1
 """Share of the timeout that a reading always has, even if waiting for others or for an opening used up the rest."""
 LONGEST_LATENESS = 3.0
 """A wait ends after this many deadlines, however busy the interpreter is."""
@@ -60,7 +60,7 @@ SHORTEST_HANG = 0.05
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
-NO_THREAD = Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to call the driver with")
+NO_THREAD = Unavailable(Reason.DRIVER_ERROR, "no thread can be started to call the driver")
 TOO_SLOW = Unavailable(Reason.TIMED_OUT, "the driver did not answer within the deadline")
 LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy elsewhere, no call into the driver hangs")
 STILL_OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
@@ -113,7 +113,53 @@ class ReadingCounts(NamedTuple):
     late: int = 0
 
 
-class ThreadEngine:
+class Engine:
+    """Takes one snapshot at a time, and keeps the last one. Safe from any thread.
+
+    Args:
+        options: What to read, and how long to wait.
+
+    Attributes:
+        statistics: The counts of its readings.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.statistics = ReadingCounts()
+        self._options = options
+        self._lock = threading.Lock()
+        self._last: tuple[float, Snapshot] | None = None  # when it began, on the machine's monotonic clock
+
+    def sample(self, max_age: float = 0.0) -> Snapshot:
+        """Take one snapshot.
+
+        A thread that waited for another thread's reading has only the rest of its timeout left, and at least a tenth of it.
+
+        Args:
+            max_age: Return the last reading again if it began no more than this many seconds before the call.
+        """
+        called = time.monotonic()
+        if max_age and (young := self.latest(called - max_age)) is not None:
+            return young
+        with self._lock:
+            if (young := self.latest(called - max_age)) is not None:  # another thread took it while this one waited for the lock
+                return young
+            began, timeout = time.monotonic(), self._options.timeout
+            # The wait for the lock is part of the caller's timeout.
+            taken = self._take(began, max(timeout - (began - called), SHORTEST_BUDGET * timeout))
+            self._last = (began, taken)
+            return taken
+
+    def latest(self, since: float) -> Snapshot | None:
+        """Return the last reading if it began no earlier than ``since`` on the machine's monotonic clock."""
+        last = self._last
+        return last[1] if last is not None and last[0] >= since else None
+
+    def _take(self, began: float, budget: float) -> Snapshot:
+        """Take a snapshot within ``budget`` seconds. It began at ``began`` on the machine's monotonic clock."""
+        raise NotImplementedError
+
+
+class ThreadEngine(Engine):
     """Takes snapshots on threads of this process.
 
     Args:
@@ -130,16 +176,14 @@ class ThreadEngine:
     """
 
     def __init__(self, registry: SourceRegistry, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
-        self.statistics = ReadingCounts()
+        super().__init__(options)
         self.readers: list[SourceReader] = []
         self._describers: list[DetailsReader] = []
         self.devices = DeviceRegistry()
         self._registry = registry
         self._backends = tuple(backends)
         self._forced = forced
-        self._options = options
         self._selection = DeviceSelection(options.gpus)
-        self._lock = threading.Lock()
         self._joined = False
         self._first = True
         self.settling: CountDownLatch | None = None
@@ -147,49 +191,23 @@ class ThreadEngine:
         self._all_open = False
         self._builder = SnapshotBuilder(hostname())
         self._unchecked = False
-        self._last: tuple[float, Snapshot] | None = None  # when it began, on the machine's monotonic clock
         self.began = 0.0
         FORKED.add(self)
 
-    def sample(self, max_age: float = 0.0) -> Snapshot:
-        """Take one snapshot. Safe from any thread.
-
-        A thread that waited for another thread's reading has only the rest of its timeout left.
-
-        Args:
-            max_age: Return the last reading again if it began no more than this many seconds before the call.
-        """
-        timeout = self._options.timeout
-        called = time.monotonic()
-        if max_age and (young := self.latest(called - max_age)) is not None:
-            return young
-        with self._lock:
-            last = self._last
-            if last is not None and last[0] >= called - max_age:  # another thread took it while this one waited for the lock
-                return last[1]
-            self.began = began = time.monotonic()
-            # The wait for the lock is part of the caller's timeout.
-            budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
-            if self._first or not self._joined:  # a fork during a first reading leaves it half done in the child
-                with self._settled():
-                    self._open_first()
-                    taken = self._read(time.monotonic() + self._options.open_timeout, budget)
-                    self._last, self._first = (began, taken), False
-                    return taken
-            until = 0.0
-            if not self._all_open and (begun := self._begin_opening()):
-                until = began + budget
-                for source in begun:
-                    source.wait_for_opening(until)
-                budget = max(until - time.monotonic(), SHORTEST_TURN * timeout)
-            taken = self._read(until, budget)
-            self._last = (began, taken)
-            return taken
-
-    def latest(self, since: float) -> Snapshot | None:
-        """Return the last reading if it began no earlier than ``since`` on the machine's monotonic clock."""
-        last = self._last
-        return last[1] if last is not None and last[0] >= since else None
+    def _take(self, began: float, budget: float) -> Snapshot:
+        self.began, until = began, 0.0
+        if self._first or not self._joined:  # a fork during a first reading leaves it half done in the child
+            with self._settled():
+                self._open_first()
+                taken = self._read(time.monotonic() + self._options.open_timeout, budget)
+                self._first = False
+                return taken
+        if not self._all_open and (begun := self._begin_opening()):
+            until = began + budget
+            for source in begun:
+                source.wait_for_opening(until)
+            budget = max(until - time.monotonic(), SHORTEST_BUDGET * self._options.timeout)
+        return self._read(until, budget)
 
     def list_devices(self) -> Sequence[DeviceSlot]:
         """Return the devices without reading them. Waits for drivers that are opening, as the first reading does."""
@@ -280,8 +298,8 @@ class ThreadEngine:
         for reader in self.readers:
             source, kind = reader.source, reader.source.backend.kind
             if kind is not None and (source.detection.present or source.devices):
-                wholes = sum(not device.parent for device in source.devices)
-                self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
+                listed = sum(not device.parent for device in source.devices)
+                self.devices.reserve(source.backend.name, kind, max(source.detection.devices, listed))
 
     def _begin_opening(self) -> list[ManagedSource]:
         """Start opening the sources that are due, all at once, and return them."""
@@ -416,14 +434,14 @@ class CallTimer(list[Any]):
         interval after a unit's last entry is our own work. A unit without an entry was inside the driver throughout.
         """
         found: list[tuple[float, float]] = []
-        inside, whole, told = 0.0, 0.0, False
+        inside, total, reported = 0.0, 0.0, False
         for (before, after), what in zip(pairwise(self._times), self, strict=False):
-            whole += after - before
+            total += after - before
             if what is LANDED:
-                found.append((inside if told else whole, whole))
-                inside, whole, told = 0.0, 0.0, False
+                found.append((inside if reported else total, total))
+                inside, total, reported = 0.0, 0.0, False
             else:
-                inside, told = inside + max(0.0, after - before - HAND_OVER), True
+                inside, reported = inside + max(0.0, after - before - HAND_OVER), True
         return found
 
 
@@ -568,8 +586,8 @@ class SourceReader:
         # every reading long.
         if self._timed:
             # The median unit: a call that returns while the interpreter is busy elsewhere looks long, however fast the driver is.
-            inside, whole = (sorted(seconds)[(len(seconds) - 1) // 2] for seconds in zip(*self._timed, strict=True))
-            source.driver_seconds = inside * len(self._units) if inside > whole / 2 else 0.0
+            inside, total = (sorted(seconds)[(len(seconds) - 1) // 2] for seconds in zip(*self._timed, strict=True))
+            source.driver_seconds = inside * len(self._units) if inside > total / 2 else 0.0
             self._timed = None
         first, long = not source.busy_seconds, source.busy_seconds > SLOW_READING
         if self._timed is None and (first or long):
@@ -700,7 +718,7 @@ class SourceReader:
                 readers.setdefault(opened, self.open_reader(opened.driver))
             reading: object = readers[opened].read(unit, progress)
             if not isinstance(reading, Reading):
-                raise TypeError(f"read() gave {reading!r}, which is no Reading")
+                raise TypeError(f"read() returned {reading!r}, which is no Reading")
             now = monotonic()
             self._store_result(worker, opened, reading, now, _source_time(reading, now) if reading.read_at is not None else now)
 
@@ -816,30 +834,34 @@ class SourceReader:
 
     def _closed_status(self, entries: list[Entry]) -> BackendStatus:
         """Add the reason why the source is not open to the entries, for every key that it ever reported."""
-        source, name = self.source, self.source.backend.name
+        source, name, failure = self.source, self.source.backend.name, self.source.failure
         self.failures = {}
-        if source.absent and source.failure is not None:
-            return BackendStatus(name, "absent", source.failure.why.detail)
-        opening = source.opening or source.failure is None
-        failure = Failure(self._with_wait(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
-        mappers = {key: mapper for key, mapper in self.mappers.items() if key not in self._removed}
-        self.failures = dict.fromkeys(mappers, failure)
-        entries.extend((mapper, failure.why) for mapper in mappers.values())
-        status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "ok" if failure.why.reason in AT_REST else "failed"
-        there = source.detection.devices or int(source.backend.kind is not None and failure.why.reason != Reason.DRIVER_UNAVAILABLE)
-        found = self._device_count if self.slots else there
-        why, spent = failure.why, source.open_seconds
-        return BackendStatus(name, status, why.detail, "", spent, sequence=self._sequence, devices=found, reason=str(why.reason))
+        if source.absent and failure is not None:
+            return BackendStatus(name, "absent", failure.why.detail)
+        if source.opening or failure is None:
+            failure = Failure(self._with_wait(STILL_OPENING, source.opening_stamp))
+        why = failure.why
+        for key, mapper in self.mappers.items():
+            if key not in self._removed:
+                self.failures[key] = failure
+                entries.append((mapper, why))
+        status: Status = "timed_out" if why.reason == Reason.TIMED_OUT else "ok" if why.reason in AT_REST else "failed"
+        found = self._device_count
+        if not self.slots:
+            found = source.detection.devices or int(source.backend.kind is not None and why.reason != Reason.DRIVER_UNAVAILABLE)
+        return BackendStatus(
+            name, status, why.detail, "", source.open_seconds, sequence=self._sequence, devices=found, reason=str(why.reason)
+        )
 
     def _drop_removed(self, entries: list[Entry], first: int, failures: dict[str, Failure]) -> None:
         """Remove the entries of partitions that were removed on purpose. A partition that is read again is back."""
         removed = {key for key, failure in failures.items() if failure is REMOVED or key in self._removed}
-        back = {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
         for key in removed:
             del failures[key]
         entries[first:] = [entry for entry in entries[first:] if entry[0].key not in removed]
-        if (removed | self._removed) - back != self._removed:
-            self._removed = (removed | self._removed) - back
+        still = (removed | self._removed) - {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
+        if still != self._removed:
+            self._removed = still
             self._update_slots()
 
     def _open_status(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
@@ -869,21 +891,18 @@ class SourceReader:
         self.candidates = tuple(shown.values())
         keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
         # If the driver lists a device without a known partition of it, the partition was removed, not lost.
-        wholes = {slot.identity.anchor for slot, device in zip(listed, devices, strict=True) if device.uuid or not slot.identity.uuid}
-        unlisted = [slot for slot in self.candidates if slot.key not in keys]
-        self._removed |= {slot.key for slot in unlisted if slot.identity.parent in wholes}
+        parents = {slot.identity.anchor for slot, device in zip(listed, devices, strict=True) if device.uuid or not slot.identity.uuid}
+        self._removed |= {slot.key for slot in self.candidates if slot.key not in keys and slot.identity.parent in parents}
         self._update_slots()
-        for slot in self.candidates if self._removed else self.slots:
-            if not self._selection.wants(slot):
-                continue
-            if slot.key not in self.mappers:
-                owed = coverage.partitions if slot.identity.parent else coverage.devices
-                self.mappers[slot.key] = KeyMapper(slot.key, owed, self._options.metrics)
-        whole = self.mappers.setdefault("", KeyMapper("", (), self._options.metrics)) if machine_wide else None
+        for slot in self.candidates:
+            if self._selection.wants(slot) and slot.key not in self.mappers:
+                expected = coverage.partitions if slot.identity.parent else coverage.devices
+                self.mappers[slot.key] = KeyMapper(slot.key, expected, self._options.metrics)
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
+        if machine_wide:
+            units.append((len(keys), self.mappers.setdefault("", KeyMapper("", (), self._options.metrics))))
+        self._units, self._numbers = units, tuple([unit for unit, _ in units])
         self._lost_mappers = [mapper for key, mapper in self.mappers.items() if key and key not in keys and key not in self._removed]
-        self._units = units if whole is None else [*units, (len(keys), whole)]
-        self._numbers = tuple([unit for unit, _ in self._units])
         self._listing = devices
 
     def _update_slots(self) -> None:
@@ -949,7 +968,7 @@ class _DetailsCache:
             self.known.pop(unit, None)
             details = self._driver.details(unit, progress)
             if not isinstance(details, Details):
-                raise TypeError(f"details() gave {details!r}, which is no Details")
+                raise TypeError(f"details() returned {details!r}, which is no Details")
             self.known[unit] = details
         return Reading()
 

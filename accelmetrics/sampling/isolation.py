@@ -38,8 +38,9 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend
@@ -47,7 +48,7 @@ from accelmetrics.backends.guard import at_fork, guarded
 from accelmetrics.backends.kit.watchdog import Watchdog, reap
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import VENDOR_NUMBERED, DeviceRegistry, Numbering
-from accelmetrics.sampling.engine import SHORTEST_TURN, ReadingCounts, ThreadEngine, hostname
+from accelmetrics.sampling.engine import Engine, ReadingCounts, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage, checked_detection
 from accelmetrics.sampling.threads import begin
@@ -75,7 +76,8 @@ _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
 
-class ChildAnswer(NamedTuple):
+@dataclass
+class ChildAnswer:
     """The answer of a child to one request.
 
     Attributes:
@@ -87,7 +89,7 @@ class ChildAnswer(NamedTuple):
     """
 
     snapshot: Snapshot | None = None
-    counted: ReadingCounts = ReadingCounts()
+    counted: ReadingCounts = field(default_factory=ReadingCounts)
     numbering: Numbering | None = None
     error: AccelMetricsError | None = None
     details: Mapping[str, Details | Unavailable] | None = None
@@ -143,7 +145,7 @@ class Channel:
         del self._buffer[:end]
         outcome = guarded(pickle.loads, body)
         if outcome.failure is not None:
-            raise SourceError(Reason.DRIVER_ERROR, f"what was received cannot be read: {outcome.failure.detail}")
+            raise SourceError(Reason.DRIVER_ERROR, f"the message cannot be unpickled: {outcome.failure.detail}")
         return outcome.value
 
     def hang_up(self) -> None:
@@ -159,9 +161,9 @@ class Channel:
 
 def _timeval(seconds: float | None) -> bytes:
     """Pack a duration as the kernel's ``timeval``, in which zero means no limit."""
-    whole = max(0.0, seconds or 0.0)
+    limit = max(0.0, seconds or 0.0)
     # At least one microsecond: zero would mean no limit.
-    return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
+    return struct.pack("ll", int(limit), max(1, int(limit % 1 * 1e6)) if seconds is not None else 0)
 
 
 class ReadingProcess(Watchdog):
@@ -176,7 +178,7 @@ class ReadingProcess(Watchdog):
         header: The header of its last reading; the child sends it only when it changes. So it is with ``processes``.
         processes: The lists of processes of its last reading.
         up: Whether it has answered once.
-        owed: The number of answers it owes, at most two. The second is not requested before the first has arrived.
+        pending: The number of answers that are expected, at most two. The second is not requested before the first has arrived.
         describes: Whether the next request is for details of devices, instead of a reading.
         patient_until: The deadline for its answer, on the machine's monotonic clock; after it, the child is replaced.
     """
@@ -184,12 +186,12 @@ class ReadingProcess(Watchdog):
     header: Header | None = None
     processes: Mapping[str, tuple[DeviceProcess, ...]] = MappingProxyType({})
     up = False
-    owed = 0
+    pending = 0
     describes = False
 
     def __init__(self, owner: object, patient_until: float) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
-            raise FileNotFoundError("it is not known where the interpreter is: sys.executable is none")
+            raise FileNotFoundError("the path of the interpreter is unknown: sys.executable names none")
         self.patient_until = patient_until
         entries: list[object] = [*sys.path]
         path = [entry for entry in entries if isinstance(entry, str)]  # the interpreter ignores others, too
@@ -274,8 +276,8 @@ class IsolatedPart:
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         if self._child is not None:
-            self._child.owed, self._child.describes = min(2, self._child.owed + 1), describe
-            if self._child.owed == 1:
+            self._child.pending, self._child.describes = min(2, self._child.pending + 1), describe
+            if self._child.pending == 1:
                 with suppress(OSError):  # receiving will report the reason
                     self._send(self._child)
 
@@ -296,15 +298,12 @@ class IsolatedPart:
         late = why.reason == Reason.TIMED_OUT
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
         failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
-        # A source that was absent is still absent: the child's failure says nothing about it.
-        statuses = tuple(
-            [
-                status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
-                for status in last.backends
-            ]
-        )
+        statuses = list(last.backends)
+        for place, before in enumerate(statuses):
+            if before.status != "absent":  # an absent source is still absent, whatever happens to the child
+                statuses[place] = failed._replace(name=before.name, sequence=before.sequence, devices=before.devices)
         unlisted = {slot.key: why for slot in last.identities}
-        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
+        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, tuple(statuses), unlisted=unlisted)
         return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
 
     def close(self) -> None:
@@ -332,7 +331,7 @@ class IsolatedPart:
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
     def _receive(self, child: ReadingProcess, until: float) -> ChildAnswer | None:
-        """Return the answer, or None. An answer owed to an earlier request is discarded, and the next one is requested."""
+        """Return the answer, or None. An answer to an earlier request is discarded, and the next one is requested."""
         try:
             while True:
                 answer: ChildAnswer
@@ -344,12 +343,12 @@ class IsolatedPart:
                     child.header = header or child.header
                     child.processes = child.processes if processes is None else processes
                     if child.header is not None:
-                        answer = answer._replace(snapshot=Snapshot.of(child.header, numbers, time_ns, backends, child.processes))
+                        answer.snapshot = Snapshot.of(child.header, numbers, time_ns, backends, child.processes)
                 child.up, child.patient_until = True, 0.0
                 self._pause = FIRST_RETRY
                 self._numbering = answer.numbering or self._numbering
-                child.owed -= 1
-                if not child.owed:
+                child.pending -= 1
+                if not child.pending:
                     return answer
                 self._send(child)
         except BlockingIOError:
@@ -361,7 +360,7 @@ class IsolatedPart:
             child.control.settimeout(min(EXIT_STATUS_WAIT, max(0.0, until - time.monotonic())))
             with suppress(OSError):
                 child.receive()
-            self._drop(Reason.DRIVER_UNAVAILABLE, _exit_words(child.status))
+            self._drop(Reason.DRIVER_UNAVAILABLE, _describe_exit(child.status))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")
         return None
@@ -374,7 +373,7 @@ class IsolatedPart:
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """Takes snapshots in child processes: vendors in one, the host in another.
 
     So no driver can take the host's values down with it.
@@ -387,11 +386,10 @@ class ProcessEngine:
 
     def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
         if not hasattr(socket, "AF_UNIX"):
-            raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
-        self.statistics = ReadingCounts()
+            raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform lacks: use isolation='thread'")
+        super().__init__(options)
         self._order = [backend.name for backend in backends]
         self._forced = forced
-        self._options = options
         vendors = [backend for backend in backends if backend.kind is not None]
         hosts = [backend for backend in backends if backend.kind is None]
         # ``gpus`` names devices of vendors: the host's child must not refuse it, unless there are no vendors.
@@ -400,39 +398,19 @@ class ProcessEngine:
         self._undivided = vendors if options.gpus is None else []
         self._headers: list[Header] = []  # the headers of the parts' last readings; the next line is the header merged from them
         self._header: Header | None = None
-        self._lock = threading.Lock()
-        self._last: tuple[float, Snapshot] | None = None  # with the time of its request, on the machine's monotonic clock
         _ENGINES.add(self)
 
-    def sample(self, max_age: float = 0.0) -> Snapshot:
-        """Take one snapshot, or one that gives the reason why there is none. Safe from any thread.
-
-        Args:
-            max_age: Return the last reading again if it was requested no more than this many seconds before the call.
-        """
-        called = time.monotonic()
-        until = called + self._options.timeout
-        if (last := self.latest(called - max_age)) is not None:
-            return last
-        with self._lock:
-            if (last := self.latest(called - max_age)) is not None:
-                return last
-            began = time.monotonic()
-            # A thread that waited for another thread's reading has the rest of its time, and at least a tenth of the timeout.
-            until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
-            vendors, self._undivided = self._undivided, []
-            divisions = divided(vendors)
-            if divisions:
-                self._parts[:1] = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divisions]
-            answers = self._ask(until)
-            counted = map(max, *(answer.counted for answer in answers), (0, 0, 0))
-            self.statistics = ReadingCounts(*map(sum, zip(self.statistics, counted, strict=True)))
-            for answer in answers:
-                if answer.error is not None:
-                    raise answer.error
-            taken = self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
-            self._last = (began, taken)
-            return taken
+    def _take(self, began: float, budget: float) -> Snapshot:
+        vendors, self._undivided = self._undivided, []
+        if divisions := divided(vendors):
+            self._parts[:1] = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divisions]
+        answers = self._ask(began + budget)
+        counted = map(max, *(answer.counted for answer in answers), (0, 0, 0))
+        self.statistics = ReadingCounts(*map(sum, zip(self.statistics, counted, strict=True)))
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
 
     def describe(self) -> dict[str, Details | Unavailable]:
         """Return the details that drivers give on request, by device key. The children ask the drivers."""
@@ -453,11 +431,6 @@ class ProcessEngine:
             answers = [part.answer(until) for part in self._parts]
             interrupted.pop_all()
         return answers
-
-    def latest(self, since: float) -> Snapshot | None:
-        """Return the last reading if it was requested no earlier than ``since`` on the machine's monotonic clock."""
-        last = self._last
-        return last[1] if last is not None and last[0] >= since else None
 
     def list_devices(self) -> Sequence[DeviceSlot]:
         """Return the devices of the last reading, or of a first one: children answer only with readings."""
@@ -521,15 +494,14 @@ def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]
     # Numbers can only be reserved for a known count of devices; kinds with the vendor's numbers need none reserved.
     if len(apart) < 2 or not all(found[backend.name] or backend.kind in VENDOR_NUMBERED for backend in apart):
         return []
-    devices = DeviceRegistry()
+    devices, parts = DeviceRegistry(), []
     for backend in vendors:
         if backend.name in found:
             devices.reserve(backend.name, backend.kind or "", found[backend.name])
-    numbering, parts = devices.numbering, []
     for number, one in enumerate(apart):
         part = [backend for backend in vendors if backend is one or (not number and backend not in apart)]
-        beyond = {kind: free + number * MOST_DEVICES for kind, free in numbering.free.items()}
-        parts.append((part, numbering._replace(free=beyond)))
+        beyond = {kind: free + number * MOST_DEVICES for kind, free in devices.numbering.free.items()}
+        parts.append((part, devices.numbering._replace(free=beyond)))
     return parts
 
 
@@ -550,7 +522,8 @@ def _detected(backends: Sequence[Backend]) -> dict[str, int]:
         thread.join(DETECTION)
     if thread.is_alive():
         _HANGING.add(thread)
-    return {} if thread.is_alive() else found
+        return {}
+    return found
 
 
 _HANGING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -565,7 +538,7 @@ def _portable(backend: Backend) -> str | bytes:
     why = "" if outcome.failure is None else outcome.failure.detail
     if type(backend).__module__ == "__main__":
         name = type(backend).__qualname__
-        why = f"{name} is defined in the program that is run, which the reading process does not run: move it into a module of its own"
+        why = f"{name} is defined in the main program, which the reading process does not run: move it into a module of its own"
     if why or outcome.value is None:
         raise InvalidOptionError(
             f"the backend {backend.name!r} cannot be sent to another process ({why}): "
@@ -574,13 +547,13 @@ def _portable(backend: Backend) -> str | bytes:
     return outcome.value
 
 
-def _exit_words(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status is None:
         return "closed the channel"
     if status >= 0:
         return f"exited with status {status}"
-    named = [f" ({known.name})" for known in signal.Signals if known == -status]
-    return f"was killed by signal {-status}{''.join(named)}"
+    name = "".join(f" ({known.name})" for known in signal.Signals if known == -status)
+    return f"was killed by signal {-status}{name}"
 
 
 def main() -> None:
@@ -608,18 +581,17 @@ def _serve(channel: Channel) -> None:
     header: Header | None = None
     processes: object = None
     while True:
-        describes = channel.receive(None)
+        if channel.receive(None):  # a request for details, not for a reading
+            channel.send((None, ChildAnswer(details=engine.describe())))
+            continue
         # Only the counts of one reading: the parent adds them up, so that they survive this child.
         engine.statistics = ReadingCounts()
         row: tuple[object, ...] | None = None
         error: AccelMetricsError | None = None
-        if describes:
-            channel.send((None, ChildAnswer(details=engine.describe())))
-            continue
         try:
             taken = engine.sample()
-        except UnknownNameError as wrong:
-            error = wrong
+        except UnknownNameError as unknown:
+            error = unknown
         else:
             changed = None if taken.header is header else taken.header, None if taken.processes is processes else taken.processes
             row = (*changed, taken.numbers, taken.time_ns, taken.backends)

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
@@ -78,6 +78,7 @@ LAG = 0.002
 """Seconds by which ticks follow the rows of the reading process, so that a tick need not wait for its row."""
 EARLY = 0.3
 """Share of the interval by which a row may come early and still count as due."""
+OnStep = Callable[[float, int, int | None, Mapping[str, float], StepSource], object]
 _OF_PROCESS = frozenset({"metrics", "gpus", "visible", "pid", "children"})
 """Options that may differ between processes that share."""
 
@@ -146,7 +147,7 @@ class NodeReader:
         channel: The channel for messages and steps.
         labels: The monitor's labels, including the rank of this process.
         demand: Called, on other threads, when ``take`` must be called soon: a reading is requested, or this process is elected.
-        hear: Called with a step that another process logged: the arguments of the monitor's own steps, then the source of the step.
+        on_step: Called with a step that another process logged: the arguments of the monitor's own steps, then the source of the step.
         daemon: The directory to write to for the whole machine, and the group that may read there; None in the processes of a job.
 
     Attributes:
@@ -162,11 +163,11 @@ class NodeReader:
         channel: NodeChannel,
         labels: Mapping[str, str],
         demand: Callable[[], object],
-        hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object],
+        on_step: OnStep,
         daemon: tuple[Path, int | None] | None = None,
     ) -> None:
         self._options, self._interval, self.channel, self._labels = dict(options), interval, channel, labels
-        self._demand, self._on_step, self._daemon = demand, hear, daemon
+        self._demand, self._on_step, self._daemon = demand, on_step, daemon
         self._timeout = float(options.get("timeout", DEFAULT_TIMEOUT))
         self._opening = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT)) + self._timeout
         self._metrics = MetricSelection(options.get("metrics", ALL))
@@ -229,12 +230,12 @@ class NodeReader:
             return None
         return Taken(self._view.snapshot(row, self.channel.devices), row.at)
 
-    def take(self, asked: bool, hear: bool = True) -> list[Taken]:
+    def take(self, asked: bool, receive: bool = True) -> list[Taken]:
         """Return the readings since the last call.
 
         Args:
             asked: Whether to return a reading that begins after this call, and not only the existing ones.
-            hear: Whether to process the steps of other processes too.
+            receive: Whether to receive the steps of other processes too.
 
         Raises:
             UnknownNameError: ``gpus`` names a device that does not exist.
@@ -249,10 +250,10 @@ class NodeReader:
             if self._writer is not None:
                 return self._read_for_all(self._writer, asked)
             if self._ring is not None:
-                return self._rows(self._ring, asked, hear)
+                return self._rows(self._ring, asked, receive)
         except NotSharedError as error:
             if self._is_removed():
-                return self.take(asked, hear)
+                return self.take(asked, receive)
             self._read_alone(str(error))
         assert self._sampler is not None
         began = time.monotonic()
@@ -281,23 +282,23 @@ class NodeReader:
         at = moment_of(snapshot, began, ended)
         self.due = _next_after(began, self.due, self._pace)
         while not writer.write(snapshot, at, ended, self.findings, self._pace):
-            if self._is_deputy or self._lease is None or not self._lease.lock.stands:  # another process reads
+            if self._is_deputy or self._lease is None or not self._lease.lock.is_current:  # another process reads
                 self._look_at_others(True)  # before leaving: after joining again, only newer messages are received
                 self._leave()
                 return self.take(asked)
             writer.take(self._pace, self._timeout)  # back from a deputy that wrote while this process was stopped
-        self._seen, self._last = writer.number, ended
+        self._seen, self._last, tick = writer.number, ended, self._is_tick(at)
         self._asked.clear()
-        head, numbers, statuses = snapshot.header, snapshot.numbers, tuple(snapshot.backends)
         # The usual case of a job with equal options: this process sees exactly the reading, so the view has nothing to filter.
-        if self._sees_all and head is self._shown and self._wanted == tuple(self._metrics.items):
-            taken = Taken(snapshot if self._check is None else self._check(snapshot), at, self._is_tick(at))
+        if self._sees_all and snapshot.header is self._shown and self._wanted == tuple(self._metrics.items):
+            taken = Taken(snapshot if self._check is None else self._check(snapshot), at, tick)
         else:
-            row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
-            self._shown, taken = head, self._taken(row, self._is_tick(at), True)
+            facts = snapshot.header, snapshot.numbers, snapshot.time_ns, at, ended, tuple(snapshot.backends), snapshot.processes
+            taken = self._taken(SharedRow(writer.number, *facts, NO_FINDINGS), tick, True)
+            self._shown = snapshot.header
         return [taken._replace(whole=snapshot, findings=None, seen=self._view.findings)]
 
-    def _rows(self, ring: SharedRing, asked: bool, hear: bool) -> list[Taken]:
+    def _rows(self, ring: SharedRing, asked: bool, receive: bool) -> list[Taken]:
         """Return the rows since the last call that are due or were requested here. Waits for requested ones.
 
         Raises:
@@ -331,9 +332,9 @@ class NodeReader:
             elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
                 raise NotSharedError("the process that reads for this machine does not answer")
         if not rows and (self.elected or self._ring is None):
-            return self.take(asked, hear)
-        if hear or self.channel.heard or time.monotonic() - self._looked_at >= EVERY:
-            self._look_at_others(hear)
+            return self.take(asked, receive)
+        if receive or self.channel.heard or time.monotonic() - self._looked_at >= EVERY:
+            self._look_at_others(receive)
         if rows and rows[-1].header is not self._shown:
             self._shown = rows[-1].header
             for source in self._shown.backends if self._options.get("isolation") != "process" else ():
@@ -358,9 +359,9 @@ class NodeReader:
     def _taken(self, row: SharedRow, tick: bool, newest: bool) -> Taken:
         """Return a row as this process sees it."""
         snapshot = self._view.snapshot(row, self.channel.devices, newest)
-        file = self.channel.file
-        if file is not None and list(self._view.visible) != file.wishes["devices"]:
-            file.wish({**file.wishes, "devices": list(self._view.visible)})
+        file, devices = self.channel.file, list(self._view.visible)
+        if file is not None and devices != file.wishes["devices"]:
+            file.wish({**file.wishes, "devices": devices})
         findings = None if self._lease is None else self._view.findings(row.findings)
         return Taken(snapshot if self._check is None else self._check(snapshot), row.at, tick, newest, findings)
 
@@ -414,24 +415,20 @@ class NodeReader:
 
     def _others(self) -> list[Rank]:
         own = None if self.channel.file is None else self.channel.file.path
-        return [] if self._ranks is None else [rank for path, rank in self._ranks.living.items() if path != own]
+        return [] if self._ranks is None else [rank for path, rank in self._ranks.alive.items() if path != own]
 
-    def _look_at_others(self, hear: bool) -> None:
+    def _look_at_others(self, receive: bool) -> None:
         """Update the list of the job's other processes, and receive their steps and messages."""
         channel, self._looked_at = self.channel, time.monotonic()
         if self._ranks is None:
             return
         self._ranks.look()
-        wishes = [rank.wishes for rank in self._ranks.living.values()]
+        wishes = [rank.wishes for rank in self._ranks.alive.values()]
         channel.processes = len(wishes)
         channel.devices = frozenset(str(one) for wish in wishes for one in (wish.get("devices") or ()))
         for rank in (*self._others(), *self._ranks.ended):
-            for part in (STEPS, MESSAGES) if hear or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ():
-                for found in guarded(list, rank.told(part)).value or ():
-                    for step in found if isinstance(found, list) else ():
-                        guarded(_pass_step, self._on_step, rank, step)
-                    if isinstance(found, dict):
-                        channel.give(found)
+            parts = (STEPS, MESSAGES) if receive or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ()
+            _receive(rank, parts, self._on_step, channel.give)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 
     # Joining and leaving
@@ -444,7 +441,7 @@ class NodeReader:
         """
         job, options = job_key(), self._options
         if not all(isinstance(backend, str) for backend in items_of(options.get("backends")) or ()):
-            raise NotSharedError("backends that are objects are read by the process that has them alone")
+            raise NotSharedError("backends that are objects cannot be shared")
         ring = None
         if self._daemon is not None:
             job, self._files = "", daemon_files(str(self._daemon[0]), options)
@@ -474,10 +471,10 @@ class NodeReader:
         self.channel.role, self.channel.why = "client", ""
 
     def _write_steps(self, files: Path, program: str) -> None:
-        """Write the steps of this process into a file: the other processes of its job hear them, and ``watch`` does.
+        """Write the steps of this process into a file, for the other processes of its job and for ``watch``.
 
         Raises:
-            NotSharedError: The file cannot be made.
+            NotSharedError: The file cannot be created.
         """
         rank = self._labels.get("rank", "")
         wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
@@ -510,13 +507,11 @@ class NodeReader:
                 return ring
             ring.close()
             if writes or next(directory.glob(f"{DAEMON_FILES}-*{RING}"), path) != path:
-                why = (
-                    f"the daemon of {directory} is of another release than {__version__}, or reads other backends, disk_paths or amd_source"
-                )
+                why = f"the daemon of {directory} is not of release {__version__}, or reads other backends, disk_paths or amd_source"
         except (NotSharedError, OSError) as error:
             why = str(error)
         if why:
-            self._warn_once.user(why, f"{why}: it is shared without the daemon where that is possible")
+            self._warn_once.user(why, f"{why}: the processes of a job share without the daemon")
         return None
 
     def _is_served_by(self, reads: str) -> bool:
@@ -533,7 +528,7 @@ class NodeReader:
 
     def _is_removed(self) -> bool:
         """Return whether this process's file was removed, perhaps because a logout removed ``XDG_RUNTIME_DIR``."""
-        return self.channel.file is not None and not self.channel.file.file.stands
+        return self.channel.file is not None and not self.channel.file.file.is_current
 
     def _leave(self) -> None:
         """Stop sharing. The last process removes the shared files."""
@@ -563,14 +558,13 @@ class ProgramSteps:
     """Receives the steps of this user's programs on this machine that share their readings. For one thread.
 
     Args:
-        hear: Called with a step, as for :class:`NodeReader`. The machine in its source is ``PROGRAM of MACHINE``, because ranks of
+        on_step: Called with a step, as for :class:`NodeReader`. The machine in its source is ``PROGRAM of MACHINE``, because ranks of
             two programs have the same numbers.
         earlier: Whether the first look also receives the steps that the programs' files still hold.
     """
 
-    def __init__(self, hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object], *, earlier: bool = False) -> None:
-        self._on_step = hear
-        self._earlier = earlier
+    def __init__(self, on_step: OnStep, *, earlier: bool = False) -> None:
+        self._on_step, self._earlier = on_step, earlier
         self._ranks: Ranks | None = None
 
     def look(self) -> None:
@@ -580,13 +574,11 @@ class ProgramSteps:
                 self._ranks = Ranks(job_directory(make=False), self._earlier)
         if self._ranks is not None:
             self._ranks.look()
-            named = [(rank, str(rank.wishes.get("program") or "a program")) for rank in (*self._ranks.living.values(), *self._ranks.ended)]
+            named = [(rank, str(rank.wishes.get("program") or "a program")) for rank in (*self._ranks.alive.values(), *self._ranks.ended)]
             own = {program for rank, program in named if rank.own}  # its monitor logs them, and receives those of its job
             for rank, program in named:
-                for part in (STEPS, MESSAGES) if program not in own else ():
-                    for found in guarded(list, rank.told(part)).value or ():
-                        for step in found if isinstance(found, list) else ():
-                            guarded(_pass_step, self._on_step, rank, step, program)
+                if program not in own:
+                    _receive(rank, (STEPS, MESSAGES), self._on_step, lambda _: None, program)
 
     def close(self) -> None:
         """Close the programs' files."""
@@ -594,9 +586,19 @@ class ProgramSteps:
             self._ranks.close()
 
 
-def _pass_step(
-    hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object], rank: Rank, logged: Logged, program: str = ""
+def _receive(
+    rank: Rank, parts: Sequence[int], on_step: OnStep, on_message: Callable[[Mapping[str, Any]], object], program: str = ""
 ) -> None:
+    """Receive the steps and messages that another process has written to these parts of its file."""
+    for part in parts:
+        for found in guarded(list, rank.received(part)).value or ():
+            for step in found if isinstance(found, list) else ():
+                guarded(_pass_step, on_step, rank, step, program)
+            if isinstance(found, dict):
+                on_message(found)
+
+
+def _pass_step(on_step: OnStep, rank: Rank, logged: Logged, program: str) -> None:
     """Pass on a step that another process has logged.
 
     Raises:
@@ -604,11 +606,11 @@ def _pass_step(
     """
     time_ns, step, at, values = logged
     if not 0 <= int(time_ns) < LATEST_NS:
-        raise ValueError("a time that no document holds")
+        raise ValueError(f"the time {time_ns} is out of range")
     number, node = rank.wishes.get("rank"), str(rank.wishes.get("node"))
     source: StepSource = (number if type(number) is int else None, f"{program} of {node}" if program else node)
     numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
-    hear(float(at), int(time_ns), step, numbers, source)
+    on_step(float(at), int(time_ns), step, numbers, source)
 
 
 def _remove_files(files: Path, lease: Lease) -> None:
@@ -630,15 +632,17 @@ def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tupl
         try:
             number = grp.getgrnam(group).gr_gid
         except KeyError:
-            raise InvalidOptionError(f"there is no group {group!r} to share with") from None
+            raise InvalidOptionError(f"cannot share with the group {group!r}: it does not exist") from None
         if os.geteuid() and number not in (os.getegid(), *os.getgroups()):
-            raise InvalidOptionError(f"this user is not in the group {group!r}: of a systemd unit it is a SupplementaryGroups={group}")
+            raise InvalidOptionError(
+                f"cannot share with the group {group!r}: this user is not a member. In a systemd unit, set SupplementaryGroups={group}"
+            )
     try:
         with suppress(FileExistsError):
             path.mkdir()
             path.chmod(0o755)
         if not lease_of(daemon_files(directory, options)).lock.take(False):
-            raise AccelMetricsError(f"cannot share in {path}: another process does")
+            raise AccelMetricsError(f"cannot share in {path}: another daemon does")
     except (OSError, NotSharedError) as error:
         raise AccelMetricsError(f"cannot share in {path}: {error}") from error
     return path, number

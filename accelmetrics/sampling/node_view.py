@@ -30,7 +30,7 @@ from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 
 HOST = "host"
 """The backend whose values every process can read itself."""
-READ_HERE = "read by this process, when somebody looks: the daemon leaves the host out"
+READ_HERE = "read by this process: the daemon leaves the host out"
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
 """Keys that each process reads itself: those of the watched process, and those of the memory available in its control group."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
@@ -45,23 +45,23 @@ class OwnFacts:
     Args:
         backends: The selection of backends. Without the host there are no such facts.
         options: The watched process, and the wanted metrics.
-        whole: Whether to read the whole host, because no other process does.
+        all_of_host: Whether to read everything of the host, because no other process does.
 
     Attributes:
-        whole: Whether the whole host is read.
-        status: The host's status if the whole host is read, else empty.
+        all_of_host: Whether everything of the host is read.
+        status: The host's status if everything of it is read, else empty.
         read_at: When it was read, on the monotonic clock.
         unread: By key, why a reading has no value if the facts were not read with it.
     """
 
-    def __init__(self, backends: BackendChoice | None, options: Options, whole: bool = False) -> None:
+    def __init__(self, backends: BackendChoice | None, options: Options, all_of_host: bool = False) -> None:
         hosts = [backend for backend in select(backends) if backend.name == HOST]
-        owed = [key for host in hosts for key in host.coverage().machine if (whole or key in OWN) and options.metrics.wants(key)]
-        self.unread = dict.fromkeys(owed, Unavailable(Reason.STALE, "a process reads its own facts when somebody looks"))
-        self._backend = hosts[0] if hosts and (whole or owed) else None
-        self._options = options._replace(metrics=MetricSelection(owed)) if owed and not whole else options
-        self.whole, self.read_at = whole, 0.0
-        self.status = (BackendStatus(HOST, "ok", READ_HERE),) if whole and hosts else ()
+        expected = [key for host in hosts for key in host.coverage().machine if (all_of_host or key in OWN) and options.metrics.wants(key)]
+        self.unread = dict.fromkeys(expected, Unavailable(Reason.STALE, "a process reads its own facts only for its newest reading"))
+        self._backend = hosts[0] if hosts and (all_of_host or expected) else None
+        self._options = options._replace(metrics=MetricSelection(expected)) if expected and not all_of_host else options
+        self.all_of_host, self.read_at = all_of_host, 0.0
+        self.status = (BackendStatus(HOST, "ok", READ_HERE),) if all_of_host and hosts else ()
         self._driver: Driver | None = None
         self._reader: Reader | None = None
         self._opened_in = 0
@@ -84,9 +84,9 @@ class OwnFacts:
                 self._values = {key: value for block in blocks for key, value in block if wants(key)}
                 self._reasons = {key: why for key, why in reading.unavailable.items() if wants(key)}
                 if self.status:
-                    fared: tuple[Status, str] = ("ok", READ_HERE) if why is None else ("failed", why.detail)
+                    result: tuple[Status, str] = ("ok", READ_HERE) if why is None else ("failed", why.detail)
                     at, count = rfc3339(time.time_ns()), self.status[0].sequence + 1
-                    self.status, self.read_at = (BackendStatus(HOST, *fared, "", outcome.seconds, at, 0.0, count),), time.monotonic()
+                    self.status, self.read_at = (BackendStatus(HOST, *result, "", outcome.seconds, at, 0.0, count),), time.monotonic()
         return self._values, self._reasons
 
     def close(self) -> None:
@@ -134,10 +134,10 @@ class OwnView:
         self._chosen: Callable[[Sequence[int | float]], tuple[int | float, ...]] = tuple
         self._slots: Mapping[str, DeviceSlot] = {}
         self._caveats: Mapping[str, str] = {}
-        # `_listed` is the shared lists of processes, and those of the devices shown. `_members` are this process's entries in them; they
-        # are looked up again after a second.
+        # `_listed` is the shared lists of processes, and those of the devices shown. `_members` are this process's entries in them, by
+        # device; they are looked up again after a second.
         self._listed: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, NO_PROCESSES)
-        self._members: Mapping[str, list[DeviceProcess]] = {}
+        self._members: list[tuple[DeviceSlot, list[DeviceProcess]]] = []
         self._looked_at = float("-inf")
 
     def close(self) -> None:
@@ -165,15 +165,15 @@ class OwnView:
         if newest:
             facts, reasons = self._facts.read()
             own, age = {**self._process_values(reading, numbers, now), **facts}, max(0.0, now - reading.ended)
-        fared = [self._status(age, status) for status in reading.backends]
+        statuses = [self._status(age, status) for status in reading.backends]
         more = [self._status(max(0.0, now - self._facts.read_at), status) for status in self._facts.status]
         keys, states, head = tuple(own), standing(more), self._header
         parts = head.hostname, head.keys + keys, head.identities
-        whole = head.kept(
+        extended = head.kept(
             ("own", keys, states, *reasons.items()),
             lambda: header(*parts, {**head.unavailable, **reasons}, head.backends + states, head.unlisted),
         )
-        return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, (*fared, *more), self._listed[1])
+        return Snapshot.of(extended, (*numbers, *own.values()), reading.time_ns, (*statuses, *more), self._listed[1])
 
     def findings(self, shared: Findings) -> Findings:
         """Return the findings about this process's devices, by their keys here, and the findings about no device."""
@@ -200,9 +200,9 @@ class OwnView:
 
         With ``visible=True`` these are the devices that any process of the job sees.
         """
-        if (whole := all(one.name != HOST for one in shared.backends)) != self._facts.whole:
+        if (all_of_host := all(one.name != HOST for one in shared.backends)) != self._facts.all_of_host:
             self._facts.close()
-            self._facts = OwnFacts(self._backends, self._options, whole)
+            self._facts = OwnFacts(self._backends, self._options, all_of_host)
         shown: dict[str, DeviceSlot] = {}
         for backend in dict.fromkeys(slot.backend for slot in shared.identities):
             known = [slot for slot in shared.identities if slot.backend == backend]
@@ -230,23 +230,19 @@ class OwnView:
             self._looked_at = now
             listed = {slot.key: reading.processes[key] for key, slot in self._slots.items() if key in reading.processes}
             self._listed = reading.processes, listed
-            wholes = [slot for slot in self._slots.values() if not slot.identity.parent]
-            self._members = {slot.key: members for slot in wholes if (members := self._users(slot, now))}
+            self._members = []
+            for slot in self._slots.values():
+                on_device = () if slot.identity.parent else listed.get(slot.key, ())
+                pids, nodes = DriverNumbers([one.pid for one in on_device], slot.backend), node_pattern(slot.identity)
+                if members := [one for one in on_device if self._tree.owns(one.pid, now, pids, nodes)]:
+                    self._members.append((slot, members))
         found: dict[str, int | float] = {}
-        for slot in self._slots.values() if self._members else ():
-            if slot.key in self._members:
-                kind, places = slot.identity.kind, self._header.places
-                board = {name: numbers[places[key]] for name in _OF_BOARD if (key := f"{slot.key}.{name}") in places}
-                device = {"memoryTotalBytes": slot.identity.memory_total_bytes or 0, **board}
-                values = process_values(kind, self._members[slot.key], device)
-                found.update({f"{kind}.process.{slot.index}.{name}": value for name, value in values.items()})
+        for slot, members in self._members:
+            kind, places = slot.identity.kind, self._header.places
+            board = {name: numbers[places[key]] for name in _OF_BOARD if (key := f"{slot.key}.{name}") in places}
+            values = process_values(kind, members, {"memoryTotalBytes": slot.identity.memory_total_bytes or 0, **board})
+            found.update({f"{kind}.process.{slot.index}.{name}": value for name, value in values.items()})
         return {key: value for key, value in found.items() if self._options.metrics.wants(key)}
-
-    def _users(self, slot: DeviceSlot, now: float) -> list[DeviceProcess]:
-        """Return the processes on a device that belong to this process's tree."""
-        listed = self._listed[1].get(slot.key, ())
-        numbers, nodes = DriverNumbers([one.pid for one in listed], slot.backend), node_pattern(slot.identity)
-        return [one for one in listed if self._tree.owns(one.pid, now, numbers, nodes)]
 
     def _status(self, age: float, status: BackendStatus) -> BackendStatus:
         """Return a source's status, with a warning about its devices if there is one, and with its current age."""

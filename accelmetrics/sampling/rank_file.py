@@ -81,7 +81,7 @@ class RankFile:
     def close(self) -> None:
         """Remove the file."""
         _own.pop(self.path, None)
-        if self.file.stands and os.getpid() == self._pid:
+        if self.file.is_current and os.getpid() == self._pid:
             self.path.unlink(missing_ok=True)
         self.file.close()
 
@@ -100,7 +100,7 @@ class RankFile:
         fits = len(content) <= SIZES[part][0] - HEAD
         if fits and os.getpid() == self._pid:  # the child of a fork must not write here; it creates a file when it starts
             with suppress(OSError, NotSharedError):
-                if not self.file.stands:
+                if not self.file.is_current:
                     self.file.close()
                     _own.pop(self.path, None)
                     self._make(self.wishes)
@@ -134,14 +134,14 @@ class Rank:
         # Records from before this process joined are not for it. A process found at a later look (`known`) joined after it.
         newest = self._file.newest()
         self._last = [newest[WISHES] - 1, *[0 if known else number for number in newest[1:]]]
-        self._awaited = [0, 0, 0]
+        self._awaited = [0, 0, 0]  # by part, the number of a record that the last call could not read
 
     def close(self) -> None:
         """Close the file."""
         if self._own is None:
             self._file.close()
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process is alive."""
         if self._own is not None:
             return _own.get(self._path) is self._own
@@ -149,15 +149,15 @@ class Rank:
             # This succeeds only if the process's own, exclusive lock is gone, which the kernel releases at its end.
             fcntl.lockf(self._file.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return self._file.stands  # locked, so alive; otherwise the file was removed and created again under another name
+            return self._file.is_current  # locked, so alive; otherwise the file was removed and created again under another name
         return False
 
     def look(self) -> None:
         """Read its current wishes."""
-        for wishes in self.told(WISHES):
+        for wishes in self.received(WISHES):
             self.wishes = wishes if isinstance(wishes, dict) else self.wishes
 
-    def told(self, part: int) -> Iterator[Any]:
+    def received(self, part: int) -> Iterator[Any]:
         """Yield the records written since the last call. Overwritten ones are counted as dropped."""
         for number, content in self._file.after(part, self._last[part]):
             if content is None and self._awaited[part] != number:  # it may be in the middle of being written: wait for the next call
@@ -178,12 +178,12 @@ class Ranks:
         earlier: Whether the first look also reads what the files hold from before it.
 
     Attributes:
-        living: The live processes, by path of their file.
+        alive: The live processes, by path of their file.
         ended: Processes that the last look found to have ended. They can be read until the next look.
     """
 
     def __init__(self, files: Path, earlier: bool = False) -> None:
-        self.living: dict[Path, Rank] = {}
+        self.alive: dict[Path, Rank] = {}
         self.ended: list[Rank] = []
         self._files = files
         self._looked = earlier
@@ -192,18 +192,18 @@ class Ranks:
     def look(self) -> None:
         """Find new processes, and remove the files of processes that have ended."""
         for path in sorted(ranks_of(self._files)):
-            if path not in self.living and path not in self._left and len(self.living) < MOST_RANKS:
+            if path not in self.alive and path not in self._left and len(self.alive) < MOST_RANKS:
                 with suppress(OSError, NotSharedError):
-                    self.living[path] = Rank(path, self._looked)
+                    self.alive[path] = Rank(path, self._looked)
         self._looked = True
         for rank in self.ended:
             rank.close()
         self.ended = []
-        for path, rank in tuple(self.living.items()):
-            if rank.lives():
+        for path, rank in tuple(self.alive.items()):
+            if rank.is_alive():
                 guarded(rank.look)
             else:
-                self.ended.append(self.living.pop(path))
+                self.ended.append(self.alive.pop(path))
                 try:
                     path.unlink(missing_ok=True)
                 except OSError:  # systemd's ProtectSystem=strict makes the directory read-only
@@ -211,9 +211,9 @@ class Ranks:
 
     def close(self) -> None:
         """Close their files."""
-        for rank in (*self.living.values(), *self.ended):
+        for rank in (*self.alive.values(), *self.ended):
             rank.close()
-        self.living.clear()
+        self.alive.clear()
         self.ended.clear()
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from accelmetrics.backends.contract import Clock
-from accelmetrics.backends.guard import at_fork
+from accelmetrics.backends.guard import Outcome, at_fork, guarded
 from accelmetrics.backends.registry import BackendChoice, items_of, named, pinned, select
 from accelmetrics.sampling.engine import ReadingCounts, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
+from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.schemas.errors import InvalidOptionError, Unavailable
 from accelmetrics.schemas.limits import MAX_SECONDS
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection, refuse_impossible
@@ -23,12 +26,18 @@ from accelmetrics.schemas.snapshot import DeviceInfo, Snapshot, parents
 from accelmetrics.schemas.topology import Topology
 
 if TYPE_CHECKING:
-    from accelmetrics.sampling.coroutines import CoroutineReader
+    import asyncio
+
     from accelmetrics.sampling.isolation import ProcessEngine
 
 P = ParamSpec("P")
 MOST_SHARED = 8
 """Samplers that :func:`sample` keeps. The least recently used one is dropped, which closes sources that no other sampler uses."""
+LINGER = 5.0
+"""Seconds the thread of a :class:`CoroutineReader` waits for the next request, so that a program that reads every second starts one
+thread, not one per reading."""
+Request = tuple[Callable[[], Snapshot], "asyncio.AbstractEventLoop", "asyncio.Future[Snapshot]"]
+"""A waiting coroutine: the function that takes the reading, the coroutine's event loop, and the future it awaits."""
 
 
 class Sampler:
@@ -142,8 +151,6 @@ class Sampler:
         if (young := self._engine.latest(time.monotonic() - checked_age(max_age))) is not None:
             return young
         if self._coroutines is None:
-            from accelmetrics.sampling.coroutines import CoroutineReader
-
             self._coroutines = CoroutineReader()
         return await self._coroutines.read(self.sample)
 
@@ -165,10 +172,11 @@ class Sampler:
         slots = self._engine.list_devices()
         if described is None:
             return tuple(map(DeviceInfo, slots, parents(slots)))
-        from accelmetrics.sampling.topology import NOT_TOLD
+        from accelmetrics.sampling.topology import NO_DETAILS
 
-        told = (described.get(slot.key, NOT_TOLD) for slot in slots)
-        return tuple(map(DeviceInfo, slots, parents(slots), (each if isinstance(each, Unavailable) else each.clocks for each in told)))
+        details = (described.get(slot.key, NO_DETAILS) for slot in slots)
+        choices = (each if isinstance(each, Unavailable) else each.clocks for each in details)
+        return tuple(map(DeviceInfo, slots, parents(slots), choices))
 
     def topology(self) -> Topology:
         """Return how the selected devices are connected with each other and with network cards.
@@ -272,12 +280,12 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     """
     sampler = _sampler(
         backends,
-        metrics=metrics if isinstance(metrics, str) else hashable(metrics),
-        gpus=hashable(gpus),
+        gpus,
+        metrics,
+        children,
+        disk_paths,
         visible=visible,
         pid=pid,
-        children=children,
-        disk_paths=hashable(disk_paths),
         timeout=timeout,
         open_timeout=open_timeout,
         isolation=isolation,
@@ -302,8 +310,17 @@ def devices(  # noqa: PLR0913 - every option is a keyword with a default
 
     See :meth:`Sampler.devices`.
     """
-    how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
-    return _for_devices(backends, gpus, visible=visible, pid=pid, **how).devices(clocks)
+    sampler = _sampler(
+        backends,
+        gpus,
+        visible=visible,
+        pid=pid,
+        timeout=timeout,
+        open_timeout=open_timeout,
+        isolation=isolation,
+        amd_source=amd_source,
+    )
+    return sampler.devices(clocks)
 
 
 def topology(
@@ -318,18 +335,31 @@ def topology(
     amd_source: str | None = None,
 ) -> Topology:
     """Return how the devices are connected, with the options of :class:`Sampler`; see :meth:`Sampler.topology`."""
-    how = {"timeout": timeout, "open_timeout": open_timeout, "isolation": isolation, "amd_source": amd_source}
-    return _for_devices(backends, gpus, visible=visible, pid=pid, **how).topology()
+    sampler = _sampler(
+        backends,
+        gpus,
+        visible=visible,
+        pid=pid,
+        timeout=timeout,
+        open_timeout=open_timeout,
+        isolation=isolation,
+        amd_source=amd_source,
+    )
+    return sampler.topology()
 
 
-def _for_devices(backends: BackendChoice | None, gpus: Sequence[Choice] | None, **options: Any) -> Sampler:
-    """Return the sampler for these options: the one that :func:`sample` uses for the same options."""
-    return _sampler(backends, metrics=ALL, gpus=hashable(gpus), children=False, disk_paths=("/",), **options)
-
-
-def _sampler(backends: BackendChoice | None, **options: Any) -> Sampler:
+def _sampler(
+    backends: BackendChoice | None,
+    gpus: Sequence[Choice] | None,
+    metrics: MetricChoice = ALL,
+    children: bool = False,
+    disk_paths: Sequence[str] = ("/",),
+    **others: Any,
+) -> Sampler:
     """Return the sampler shared by all calls with these options."""
-    chosen = hashable(backends)
+    # The callers name the other options in one order, because `lru_cache` distinguishes calls by it.
+    listed = {"gpus": hashable(gpus), "metrics": hashable(metrics), "disk_paths": hashable(disk_paths)}
+    chosen, options = hashable(backends), {**listed, "children": children, **others}
     try:
         with _making:
             return _shared(chosen, **options)
@@ -343,11 +373,72 @@ def hashable(value: Any) -> Any:
     return value if listed is None else listed
 
 
+class CoroutineReader:
+    """A daemon thread that takes readings for the coroutines of any number of event loops.
+
+    It ends some seconds after the last request. It never keeps the interpreter from exiting, and references no sampler between readings.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._thread = OnDemandThread("accelmetrics-coroutines", self._requests.qsize, partial(_serve, self._requests))
+
+    async def read(self, take: Callable[[], Snapshot]) -> Snapshot:
+        """Return a reading that began after this call.
+
+        Raises:
+            BaseException: The error that ``take`` raised, or the reason why no thread could be started.
+        """
+        import asyncio  # a program that does not use it need not load it
+
+        if os.getpid() != self._pid:  # in the child of a fork the thread is gone, and its queue may be locked
+            self._begin()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Snapshot] = loop.create_future()
+        self._requests.put((take, loop, future))
+        error = self._thread.start().error
+        if error is not None:
+            future.cancel()
+            raise error
+        return await future
+
+
+def _serve(requests: queue.SimpleQueue[Request]) -> None:
+    """Answer requests until none has come for a while. One reading answers all requests that wait."""
+    while True:
+        try:
+            waiting = [requests.get(timeout=LINGER)]
+        except queue.Empty:
+            return
+        while not requests.empty():
+            waiting.append(requests.get())
+        # All of them asked before the reading begins, so one reading serves all.
+        waiting = [request for request in waiting if not request[2].cancelled()]
+        if waiting:
+            outcome = guarded(waiting[0][0])
+            for _, loop, future in waiting:
+                with suppress(RuntimeError):  # the loop has been closed
+                    loop.call_soon_threadsafe(_settle, future, outcome)
+            del loop, future, outcome
+        del waiting  # a reference here would keep the sampler alive while the thread waits
+
+
+def _settle(future: asyncio.Future[Snapshot], outcome: Outcome[Snapshot]) -> None:
+    if future.done():  # it was cancelled during the reading
+        return
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    elif outcome.value is not None:
+        future.set_result(outcome.value)
+
+
 @lru_cache(MOST_SHARED)
 def _shared_for_coroutines(*args: object, **options: object) -> CoroutineReader:
     """Return the reader shared by all calls with these options."""
-    from accelmetrics.sampling.coroutines import CoroutineReader
-
     return CoroutineReader()
 
 

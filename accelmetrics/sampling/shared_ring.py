@@ -210,11 +210,11 @@ class SharedRingWriter:
         file = self._file
         if file is None or os.getpid() != self._pid:
             return False
-        if not file.stands and not os.path.lexists(self._path):
+        if not file.is_current and not os.path.lexists(self._path):
             file.close()
             self.take(self._writer.interval, self._timeout)
             return True
-        return file.stands and file.read(WRITER, file.newest()[WRITER]) == self._announcement
+        return file.is_current and file.read(WRITER, file.newest()[WRITER]) == self._announcement
 
     def _append(self, part: int, content: bytes) -> int:
         """Write the next record of a part and return its number. If it does not fit, replace the file with a larger copy."""
@@ -288,13 +288,16 @@ class SharedRing:
             file.close()
 
     def writer(self) -> Writer | None:
-        """Return the current writer; None while there is no file.
+        """Return the current writer: None while there is no file, one without a mark if the file does not name one.
 
         Raises:
             NotSharedError: The file cannot be used.
         """
         file = self._opened()
-        return None if file is None else _writer_of(file)
+        if file is None:
+            return None
+        number = file.newest()[WRITER]
+        return guarded(lambda: _make_tuple(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
 
     def newest(self) -> SharedRow | None:
         """Return the newest row; None while there is none."""
@@ -322,7 +325,7 @@ class SharedRing:
         Raises:
             NotSharedError: It is not a file of shared readings, or not a trusted one.
         """
-        if self._file is None or not self._file.stands:
+        if self._file is None or not self._file.is_current:
             try:
                 file = SlotFile(self._path, self._trusted)
             except FileNotFoundError:
@@ -372,12 +375,6 @@ class SharedRing:
         return made
 
 
-def _writer_of(file: SlotFile) -> Writer:
-    """Return the writer of a file; one without a mark if the file does not name one."""
-    number = file.newest()[WRITER]
-    return guarded(lambda: _make_tuple(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
-
-
 # Numbers
 
 
@@ -395,7 +392,7 @@ def _kind(number: int | float) -> bytes:
 @lru_cache(16)
 def _form(kinds: bytes) -> struct.Struct:
     if kinds.translate(None, b"dqQ"):
-        raise ValueError("a number is of no kind")
+        raise ValueError(f"{kinds!r} has an unknown kind of number")
     return struct.Struct("<" + kinds.decode())
 
 
@@ -420,7 +417,7 @@ def _header_text(header: Header) -> bytes:
 def _header(parts: Any) -> Header:
     hostname, keys, slots, unavailable, backends, unlisted = parts
     if not all(isinstance(text, str) for text in (hostname, *keys)) or len(set(keys)) != len(keys):
-        raise ValueError("these are no keys")
+        raise ValueError("keys must be different texts")
     devices = [_make_tuple(DeviceSlot, (*slot[:3], _make_tuple(DeviceIdentity, slot[3]), *slot[4:])) for slot in slots]
     states = tuple([_make_tuple(BackendStatus, one) for one in backends])
     return header_of(hostname, tuple(keys), devices, _reasons(unavailable), states, _reasons(unlisted))
@@ -452,5 +449,5 @@ def _make_tuple(kind: Callable[..., T], parts: Sequence[Any]) -> T:
     """
     for annotation, value in zip(kind.__annotations__.values(), parts, strict=True):
         if not isinstance(value, _TYPES.get(annotation, str)):
-            raise TypeError(f"there is a {type(value).__name__} for {annotation}")
+            raise TypeError(f"expected {annotation}, got {type(value).__name__}")
     return kind(*parts)

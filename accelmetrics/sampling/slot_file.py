@@ -78,18 +78,18 @@ class SlotFile:
                 os.pwrite(self.file, _HEAD.pack(_MAGIC, VERSION, *chain.from_iterable(made), *unused), 0)
             self._found = found = os.fstat(self.file)
             if not (stat.S_ISREG(found.st_mode) and trusted(found)):
-                raise NotSharedError(f"{path} is a file of user {found.st_uid}, or one that others may write")
+                raise NotSharedError(f"{path} belongs to user {found.st_uid}, is no regular file, or is writable by others")
             magic, version, *numbers = _HEAD.unpack(os.pread(self.file, _HEAD.size, 0).ljust(_HEAD.size))
             self.sizes: Sizes = tuple([size for size in zip(numbers[::2], numbers[1::2], strict=True) if all(size)])
             self._begins = tuple(accumulate((slot * slots for slot, slots in self.sizes), initial=PAGE))
             if (magic, version) != (_MAGIC, VERSION) or any(not HEAD <= slot <= LARGEST_SLOT for slot, _ in self.sizes):
-                raise NotSharedError(f"{path} is no file of shared readings, or one of another release")
+                raise NotSharedError(f"{path} is not a file of shared readings of this release")
             if self._begins[-1] != found.st_size:
                 raise NotSharedError(f"{path} was truncated")
             undo.pop_all()
 
     @property
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the descriptor still refers to this file, and the file still has a name.
 
         A file loses its name when it is removed or replaced. The descriptor may refer to another file if the program closes
@@ -175,5 +175,5 @@ def create(path: Path, sizes: Sizes, fill: Callable[[SlotFile], object], group: 
             made.replace(path)
             undo.pop_all()
     except OSError as error:
-        raise NotSharedError(f"{path} cannot be made: {error.strerror or error}") from error
+        raise NotSharedError(f"{path} cannot be created: {error.strerror or error}") from error
     return file

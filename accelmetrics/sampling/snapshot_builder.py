@@ -22,7 +22,7 @@ LARGEST = 1.7e308
 """Largest absolute value of a number: it fits a double, and JSON readers accept nothing larger."""
 NUMBERS = frozenset({int, float})
 """The exact types of numbers. A bool, a Decimal or a NumPy number is written and compared differently."""
-SILENT = Unavailable(Reason.NOT_SUPPORTED, "its source does not give it")
+SILENT = Unavailable(Reason.NOT_SUPPORTED, "its source does not report it")
 
 
 class KeyMapper:
@@ -30,22 +30,22 @@ class KeyMapper:
 
     Args:
         key: The device's key (``gpu.3``); empty for the machine-wide unit, whose names are complete keys.
-        owed: Names that the unit must report. One that has neither a value nor a reason gets a reason.
+        expected: Names that the unit must report. One that has neither a value nor a reason gets a reason.
         metrics: The wanted metrics. Values and reasons of others are dropped.
 
     Attributes:
         reasons: By key, the reasons for missing values.
     """
 
-    def __init__(self, key: str, owed: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
+    def __init__(self, key: str, expected: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
         kind, _, number = key.partition(".")
         self.key = key
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
         self._prefix = f"{key}." if key else ""
         self._process_prefix = f"{kind}.process.{number}." if key else ""
         self._wants = None if metrics.everything else metrics.wants
-        self._owed = tuple(name for name in owed if metrics.wants(self._prefix + name))
-        self._asked = [names for names in asked_of(metrics, key) if set(names).isdisjoint(self._owed)] if key else []
+        self._expected = tuple(name for name in expected if metrics.wants(self._prefix + name))
+        self._asked = [names for names in asked_of(metrics, key) if set(names).isdisjoint(self._expected)] if key else []
         self._blocks: Sequence[Block] = ()
         # For each block, the keys of its wanted values, and a flag for each value; None instead of flags if all are wanted.
         self._keys: list[tuple[tuple[str, ...], list[bool] | None]] = []
@@ -55,9 +55,9 @@ class KeyMapper:
     @property
     def keys(self) -> dict[str, None]:
         """All keys that it knows, in order, except keys of the watched process."""
-        owed = [self._prefix + name for name in (*self._owed, *(names[0] for names in self._asked))]
+        expected = [self._prefix + name for name in (*self._expected, *(names[0] for names in self._asked))]
         given = [key for block, (keys, _) in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
-        return dict.fromkeys((*owed, *self.reasons, *given))
+        return dict.fromkeys((*expected, *self.reasons, *given))
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +123,7 @@ class KeyMapper:
                     words = "a number that is too large" if type(value) is int else repr(value)
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {words}")
         given = {name for block in what.blocks if not block.process for name in block.names}
-        silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
+        silent = {prefix + name: SILENT for name in self._expected if name not in given and name not in what.unavailable}
         for names in self._asked:
             if given.isdisjoint(names) and what.unavailable.keys().isdisjoint(names):
                 silent[prefix + names[0]] = SILENT

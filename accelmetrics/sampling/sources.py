@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -68,12 +68,12 @@ class OpenDriver:
         self.driver: Driver = backend.open()
         missing = [part for part in ("source", "machine_wide", "devices", "reader", "close") if not hasattr(self.driver, part)]
         if missing:
-            raise TypeError(f"open() gave {self.driver!r}, which is no driver: it lacks {', '.join(missing)}")
+            raise TypeError(f"open() returned {self.driver!r}, which is no driver: it lacks {', '.join(missing)}")
         self.devices = checked_devices(self.driver.devices)
         self.machine_wide = bool(self.driver.machine_wide)
         for row in tuple(backend.own_metrics()):
             if not isinstance(row, Metric):
-                raise TypeError(f"own_metrics() has {row!r}, which is no Metric")
+                raise TypeError(f"own_metrics() returned {row!r}, which is no Metric")
         self.interval: float = getattr(self.driver, "interval", backend.interval)
 
 
@@ -88,7 +88,7 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
     """
     listed = tuple(devices) if isinstance(devices, (list, tuple)) else (devices,)
     if len(listed) > MOST_DEVICES:
-        raise SourceError(Reason.INVALID_VALUE, f"the driver lists {len(listed)} devices: more than {MOST_DEVICES} are not believed")
+        raise SourceError(Reason.INVALID_VALUE, f"the driver lists {len(listed)} devices: at most {MOST_DEVICES} are accepted")
     placed = []
     for device in listed:
         if not isinstance(device, DeviceIdentity):
@@ -109,7 +109,7 @@ def checked_coverage(backend: Backend) -> Coverage:
     """Return a backend's coverage, checked against the contract. For a built-in backend, no vendor module is imported."""
     given: object = declared(backend.name) if backend.name in BUILT_IN and is_registered(backend) else backend.coverage()
     if not isinstance(given, Coverage) or not all(isinstance(part, Mapping) for part in given):
-        raise TypeError(f"coverage() gave {given!r}, which is no Coverage of mappings")
+        raise TypeError(f"coverage() returned {given!r}, which is no Coverage of mappings")
     return given
 
 
@@ -118,7 +118,7 @@ def checked_detection(backend: Backend) -> Detection:
     found: object = backend.detect()
     if isinstance(found, Detection) and tuple(map(type, found[1:])) == (str, int, str) and found.devices >= 0:
         return found
-    raise TypeError(f"detect() gave {found!r}, which is no Detection(present, evidence, devices)")
+    raise TypeError(f"detect() returned {found!r}, which is no Detection(present, evidence, devices)")
 
 
 class ManagedSource:
@@ -221,7 +221,7 @@ class ManagedSource:
                 self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
             begun = self.pool.submit(partial(self._open, forced, imported))
             if not begun:
-                self._fail(Failure(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with")))
+                self._fail(Failure(Unavailable(Reason.DRIVER_ERROR, "no thread can be started to open it")))
         finally:
             if not begun and self._attempt is attempt:
                 self._attempt = None
@@ -388,20 +388,11 @@ class SourceRegistry:
             source.wait_for_opening(source.opening_since + patience)
 
 
-class Forked(Protocol):
-    """An object that a fork waits for, and that starts over in the child."""
-
-    def settle(self, patience: float) -> None:
-        """Wait, in the parent, until a fork is safe: at most ``patience`` seconds after the activity began."""
-
-    def after_fork(self) -> None:
-        """Start over in the child."""
+FORKED: WeakSet[Any] = WeakSet()
+"""The registries and engines. A fork calls their ``settle``, which waits until it is safe, and in the child their ``after_fork``."""
 
 
-FORKED: WeakSet[Forked] = WeakSet()
-
-
-def _members() -> list[Forked]:
+def _members() -> list[Any]:
     """Return the objects of ``FORKED``."""
     # Without a lock, because a fork could copy it in its locked state. Instead, an iteration that another thread's `add`
     # breaks is repeated.

@@ -9,10 +9,8 @@ one. A pool knows callables and the numbers of calls in progress, but no time. T
 abandons its worker: another worker continues with the rest, and the abandoned one keeps its call until that returns. So a stuck call
 is never repeated, and the number of threads is bounded.
 
-
 Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So workers do everything that takes several steps,
 and a caller takes locks only by a ``with`` statement.
-
 """
 
 from __future__ import annotations
@@ -128,11 +126,11 @@ def begin(thread: threading.Thread) -> Outcome[None]:
     """
     handled = sys.exc_info()[1]  # the exception that the caller handles: it is the context of every later one
     outcome = guarded(thread.start)
-    led: BaseException | None = outcome.error
-    while isinstance(led, (RuntimeError, MemoryError)) and led is not handled:
-        led = led.__context__
-    if led is not None and led is not handled:
-        raise led
+    cause: BaseException | None = outcome.error
+    while isinstance(cause, (RuntimeError, MemoryError)) and cause is not handled:
+        cause = cause.__context__
+    if cause is not None and cause is not handled:
+        raise cause
     return outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from accelmetrics.backends.kit.system import PCI_ADDRESS, list_directory, pci_slot, sysroot, upstream
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -15,9 +15,9 @@ from accelmetrics.schemas.topology import SWITCH, Connection, Details, Link, Nic
 NODES = "/sys/devices/system/node"
 INFINIBAND = "/sys/class/infiniband"
 NOT_SHOWN = "the kernel shows no PCI device {}"
-NOT_TOLD = Unavailable(Reason.NOT_SUPPORTED, "the source of its numbers tells of no links between devices, and of no clocks to choose from")
-NOT_COUNTED = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say how many there are")
-LEAD_ANYWHERE = Unavailable(Reason.NOT_SUPPORTED, "links are up, and the driver does not say where they lead")
+NO_DETAILS = Unavailable(Reason.NOT_SUPPORTED, "its driver reports neither links between devices nor selectable clocks")
+NOT_COUNTED = Unavailable(Reason.NOT_SUPPORTED, "the driver does not report their number")
+LEAD_ANYWHERE = Unavailable(Reason.NOT_SUPPORTED, "links are up, but the driver does not report where they lead")
 Described = Mapping[str, Details | Unavailable]
 """By device key, the details that its driver gives on request."""
 
@@ -31,8 +31,8 @@ def connect(slots: Sequence[DeviceSlot], described: Described) -> Topology:
         slots: The devices.
         described: The details from their drivers.
     """
-    wholes = {slot.identity.anchor for slot in slots if not slot.identity.parent}
-    devices = [slot for slot in slots if slot.identity.parent not in wholes]
+    parents = {slot.identity.anchor for slot in slots if not slot.identity.parent}
+    devices = [slot for slot in slots if slot.identity.parent not in parents]
     cards = rdma_cards() if devices else ()
     connections = [_connection(one, other, described) for one, other in combinations(devices, 2)]
     for device in devices:
@@ -49,7 +49,7 @@ def _connection(one: DeviceSlot, other: DeviceSlot, described: Described) -> Con
         for near, far in ((one, other), (other, one)):
             details = described.get(near.key)
             if isinstance(details, Details):
-                path = next((told for to, told in details.paths.items() if _leads_to(to, far)), path)
+                path = next((reported for to, reported in details.paths.items() if _leads_to(to, far)), path)
             elif details is not None and not near.identity.pci_bus_id:  # the path is unknown because the driver did not answer
                 path = details
     links = _links(one, other, described)
@@ -72,22 +72,21 @@ def _links(one: DeviceSlot, other: DeviceSlot, described: Described) -> Link | U
     """Return the links between two devices; None if there are none, which includes devices of two vendors."""
     if one.identity.vendor != other.identity.vendor:
         return None
-    both = [found if isinstance(found := described.get(slot.key, NOT_TOLD), Unavailable) else found.links for slot in (one, other)]
-    for told, far in zip(both, (other, one), strict=True):  # one side's report is enough if the other device is lost
-        for link in () if isinstance(told, Unavailable) else told:
+    both = [found if isinstance(found := described.get(slot.key, NO_DETAILS), Unavailable) else found.links for slot in (one, other)]
+    for links, far in zip(both, (other, one), strict=True):  # one side's report is enough if the other device is lost
+        for link in () if isinstance(links, Unavailable) else links:
             if _leads_to(link.to, far):
                 return link
-    sides: list[tuple[Link, ...]] = []
-    for told in both:
-        if isinstance(told, Unavailable):
-            return told
-        sides.append(told)
-    for link in sides[0]:
-        opposite = next((each for each in sides[1] if each.to == SWITCH and each.kind == link.kind), None)
-        if link.to == SWITCH and opposite is not None:
+    near, opposite = both
+    if isinstance(near, Unavailable):
+        return near
+    if isinstance(opposite, Unavailable):
+        return opposite
+    for link, end in product(near, opposite):
+        if link.to == end.to == SWITCH and link.kind == end.kind:
             # Both are connected to switches: the smaller number of links bounds the connection.
-            return min(link, opposite, key=lambda each: each.count or 0)
-    return LEAD_ANYWHERE if all(any(not link.to for link in side) for side in sides) else None
+            return min(link, end, key=lambda each: each.count or 0)
+    return LEAD_ANYWHERE if all(any(not link.to for link in side) for side in (near, opposite)) else None
 
 
 def path_between(one: str, other: str) -> str | Unavailable:
@@ -117,7 +116,7 @@ def path_between(one: str, other: str) -> str | Unavailable:
     # With a single NUMA node, all host bridges belong to it.
     if sum(re.fullmatch(r"node\d+", name) is not None for name in list_directory(NODES)) == 1:
         return "NODE"
-    return Unavailable(Reason.NOT_SUPPORTED, "the kernel does not say to which NUMA nodes the host bridges belong")
+    return Unavailable(Reason.NOT_SUPPORTED, "the kernel does not report the NUMA nodes of the host bridges")
 
 
 def rdma_cards() -> tuple[Nic, ...]:

@@ -254,10 +254,10 @@ def test_the_kernels_log_is_joined_with_what_nvml_reports(node: Node) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not used, and will be replaced: it is no state of this release"),
+        ("{", "is not used, and will be replaced: it is not a state file of this release"),
         ('{"version": 2}', "is not used, and will be replaced"),
         ("[" * 100_000, "is not used, and will be replaced"),
-        (None, "is not used, and nothing is kept over a restart"),
+        (None, "is not used, and no state survives a restart"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_a_line(node: Node, text: str | None, words: str) -> None:
@@ -282,4 +282,4 @@ def test_a_folder_that_cannot_be_written_to_is_a_line(node: Node) -> None:
     node.state = node.folder / "none" / "state.json"
     with node.daemon():
         pass
-    assert node.told.count("what a restart should not lose is not kept: ") == 1
+    assert node.told.count("the state cannot be written, and a restart will lose it: ") == 1

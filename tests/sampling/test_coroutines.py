@@ -14,7 +14,7 @@ import pytest
 
 import accelmetrics
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.sampling import coroutines
+from accelmetrics.sampling import sampler as module
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 from tests.support.threads import own_threads
@@ -64,7 +64,7 @@ def test_the_loop_runs_on_while_a_driver_hangs(gpus: FakeBackend) -> None:
 
 def test_readings_one_after_the_other_are_taken_on_one_thread(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends when none has been asked for in a while, and the next request starts another."""
-    monkeypatch.setattr(coroutines, "LINGER", 2 * HANG)
+    monkeypatch.setattr(module, "LINGER", 2 * HANG)
     sampler, others = Sampler([gpus]), set(threading.enumerate())
 
     async def read(count: int) -> set[threading.Thread]:
@@ -75,10 +75,10 @@ def test_readings_one_after_the_other_are_taken_on_one_thread(gpus: FakeBackend,
         return seen
 
     assert len(asyncio.run(read(20))) == 1
-    monkeypatch.setattr(coroutines, "LINGER", 0.01)
+    monkeypatch.setattr(module, "LINGER", 0.01)
     asyncio.run(read(1))
     wait_for(lambda: not own_threads(THREADS))
-    monkeypatch.setattr(coroutines, "LINGER", 0.05)
+    monkeypatch.setattr(module, "LINGER", 0.05)
     asyncio.run(read(1))
     wait_for(lambda: not own_threads(THREADS))
     sampler.close()

@@ -70,4 +70,4 @@ def test_more_devices_than_can_be_are_refused(count: int) -> None:
     with Sampler([listing(*(DeviceIdentity("npu", "acme", number) for number in range(count)))]) as sampler:
         snapshot = sampler.sample()
     assert (snapshot.backends[0].status, snapshot.devices, snapshot.metrics) == ("failed", (), {})
-    assert f"{count} devices: more than 1024 are not believed" in snapshot.backends[0].detail
+    assert f"{count} devices: at most 1024 are accepted" in snapshot.backends[0].detail

@@ -169,7 +169,7 @@ def test_a_process_that_closes_all_descriptors_does_not_read_with_another_one(tm
         if os.path.exists(path := f"/proc/self/fd/{number}") and "job" in os.readlink(path):
             os.close(number)
     others = [open(os.devnull) for _ in range(5)]
-    tell("holds", lease.lock.stands)
+    tell("holds", lease.lock.is_current)
     wait_to_go_on()
     lease.leave(lead)
     lease.join(lambda: tell("leads", os.getpid()))
@@ -353,5 +353,5 @@ def test_a_lock_of_this_process_is_not_lost_by_looking_at_it(tmp_path: Path) -> 
     lock = Lock(tmp_path / "a")
     assert lock.take(False)
     assert lock.take(False)
-    assert lock.stands
+    assert lock.is_current
     lock.give()

@@ -23,8 +23,8 @@ import pytest
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
-from accelmetrics.sampling import isolation
-from accelmetrics.sampling.engine import SHORTEST_TURN
+from accelmetrics.sampling import engine as engines, isolation
+from accelmetrics.sampling.engine import SHORTEST_BUDGET
 from accelmetrics.sampling.isolation import Channel, ProcessEngine, ReadingProcess
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
@@ -223,9 +223,10 @@ def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_
         sampler.sample()
         moment[0] += time.monotonic()
         with monkeypatch.context() as patch:
-            patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+            for module in (isolation, engines):
+                patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
             patch.setattr(Channel, "receive", receive)
-            patch.setattr(ReadingProcess, "hear", lambda child: waits.append(child.control.gettimeout() or 0.0))
+            patch.setattr(ReadingProcess, "receive", lambda child: waits.append(child.control.gettimeout() or 0.0))
             assert "closed the channel" in sampler.sample().backends[0].detail
     assert waits == [pytest.approx(0.01)]
 
@@ -260,7 +261,7 @@ def test_an_answer_that_drips_is_not_waited_for_beyond_the_deadline() -> None:
         theirs.close()
 
 
-@pytest.mark.parametrize(("waited", "left"), [(0.25, 0.75), (5.0, SHORTEST_TURN)])
+@pytest.mark.parametrize(("waited", "left"), [(0.25, 0.75), (5.0, SHORTEST_BUDGET)])
 def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
     script: Path, monkeypatch: pytest.MonkeyPatch, waited: float, left: float
 ) -> None:
@@ -281,7 +282,8 @@ def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
         sampler.sample()
         moment[0] += time.monotonic()
         with monkeypatch.context() as patch:
-            patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+            for module in (isolation, engines):
+                patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
             patch.setattr(Channel, "receive", receive)
             patch.setattr(sampler._engine, "_lock", Lock())
             sampler.sample()
@@ -322,7 +324,7 @@ class Mine(Scripted):
     ("backend", "words"),
     [
         (FakeBackend(), "entry-point group"),
-        (Mine(Path()), r"Mine is defined in the program that is run.*move it into a module of its own"),
+        (Mine(Path()), r"Mine is defined in the main program.*move it into a module of its own"),
     ],
     ids=["scripted", "of the program"],
 )

@@ -118,7 +118,7 @@ def test_a_daemon_that_reads_something_else_is_told_and_not_followed(tmp_path: P
     """
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "machine-0.ring").touch()
-    for name, words in (("other", "is of another release than"), ("none", "no daemon writes in")):
+    for name, words in (("other", "is not of release"), ("none", "no daemon writes in")):
         with rank(text, job_environment(tmp_path, ACCELMETRICS_SHARE_DIRECTORY=str(tmp_path / name))) as program:
             assert program.told() == ["holder", ""]
             assert program.end() == 0
@@ -196,7 +196,7 @@ def test_two_daemons_do_not_write_in_one_place(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(AccelMetricsError, match="another process does"):
+        with pytest.raises(AccelMetricsError, match="another daemon does"):
             daemon_place(str(tmp_path), "", {})
         other.communicate("\n")
     (tmp_path / "file").touch()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from accelmetrics.sampling.channel import TOLD, NodeChannel
+from accelmetrics.sampling.channel import WRITE_DELAY, NodeChannel
 from accelmetrics.sampling.rank_file import LONGEST, MESSAGES, SIZES, STEPS, RankFile, Ranks
 from accelmetrics.sampling.slot_file import PAGE
 from tests.support.programs import Program
@@ -43,7 +43,7 @@ def looked(files: Path) -> Ranks:
 
 def pids(ranks: Ranks) -> set[int]:
     ranks.look()
-    return {rank.wishes.get("pid", 0) for rank in ranks.living.values()}
+    return {rank.wishes.get("pid", 0) for rank in ranks.alive.values()}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -53,14 +53,14 @@ def test_steps_come_as_they_were_logged(tmp_path: Path, steps: list[tuple[int, i
     ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
     file.steps([(time_ns, step, 1.5, values) for time_ns, step, values in steps])
     ranks.look()
-    (rank,) = ranks.living.values()
-    numbers = [(time_ns, step, values) for told in rank.told(STEPS) for time_ns, step, _, values in told]
-    others = [(time_ns, step, values) for told in rank.told(MESSAGES) for time_ns, step, _, values in told]
+    (rank,) = ranks.alive.values()
+    numbers = [(time_ns, step, values) for told in rank.received(STEPS) for time_ns, step, _, values in told]
+    others = [(time_ns, step, values) for told in rank.received(MESSAGES) for time_ns, step, _, values in told]
     assert sorted(map(repr, numbers + others)) == sorted(repr(one) for one in steps if len(json.dumps(one)) < 3500)
     assert all(len(json.dumps(one)) > 400 for one in others)
     file.close()
     ranks.look()
-    assert not ranks.living
+    assert not ranks.alive
     ranks.close()
 
 
@@ -68,8 +68,8 @@ def test_numbers_that_are_not_finite_and_large_ones_come_too(tmp_path: Path) -> 
     ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
     file.steps([(5, 3, 1.0, {"loss": math.nan, "norm": -math.inf, "tokens": 2**63 - 1}), (6, None, 1.0, {"n": 2**64})])
     ranks.look()
-    (rank,) = ranks.living.values()
-    ((first, second),) = rank.told(STEPS)
+    (rank,) = ranks.alive.values()
+    ((first, second),) = rank.received(STEPS)
     assert repr(first) == "[5, 3, 1.0, {'loss': nan, 'norm': -inf, 'tokens': 9223372036854775807}]"
     assert repr(second) == f"[6, None, 1.0, {{'n': {2**64}}}]"
     file.close()
@@ -82,9 +82,9 @@ def test_messages_are_what_json_has_and_short(tmp_path: Path) -> None:
     assert not file.message({"number": math.nan})
     assert not file.message({"object": object()})
     ranks.look()
-    (rank,) = ranks.living.values()
-    assert list(rank.told(MESSAGES)) == [{"text": "ä" * 600}]
-    assert list(rank.told(MESSAGES)) == []
+    (rank,) = ranks.alive.values()
+    assert list(rank.received(MESSAGES)) == [{"text": "ä" * 600}]
+    assert list(rank.received(MESSAGES)) == []
     file.close()
 
 
@@ -92,16 +92,16 @@ def test_who_comes_later_hears_what_is_told_from_then_on(tmp_path: Path) -> None
     file = RankFile(tmp_path / "job", {"interval": 1.0})
     file.message({"number": 1})
     ranks = looked(tmp_path / "job")
-    (rank,) = ranks.living.values()
+    (rank,) = ranks.alive.values()
     assert rank.wishes == {"interval": 1.0}
     file.message({"number": 2})
-    assert list(rank.told(MESSAGES)) == [{"number": 2}]
+    assert list(rank.received(MESSAGES)) == [{"number": 2}]
     second = RankFile(tmp_path / "job", {"interval": 2.0})
     second.message({"number": 3})
     file.wish({"interval": 0.5})
     ranks.look()
-    assert [one.wishes for one in ranks.living.values() if one is not rank] == [{"interval": 2.0}]
-    assert [list(one.told(MESSAGES)) for one in ranks.living.values() if one is not rank] == [[{"number": 3}]]
+    assert [one.wishes for one in ranks.alive.values() if one is not rank] == [{"interval": 2.0}]
+    assert [list(one.received(MESSAGES)) for one in ranks.alive.values() if one is not rank] == [[{"number": 3}]]
     assert rank.wishes == {"interval": 0.5}
     file.close()
     second.close()
@@ -113,8 +113,8 @@ def test_what_was_overwritten_before_it_was_read_is_counted(tmp_path: Path) -> N
     for number in range(slots + 10):
         file.steps([(number, number, 1.0, {"loss": 0.5})])
     ranks.look()
-    (rank,) = ranks.living.values()
-    assert [step for ((_, step, _, _),) in rank.told(STEPS)] == list(range(10, slots + 10))
+    (rank,) = ranks.alive.values()
+    assert [step for ((_, step, _, _),) in rank.received(STEPS)] == list(range(10, slots + 10))
     assert rank.dropped == 10
     file.close()
 
@@ -134,8 +134,8 @@ def test_any_thread_may_log(tmp_path: Path) -> None:
         channel.tell(math.inf)
     channel.tell(math.inf)
     ranks.look()
-    (rank,) = ranks.living.values()
-    assert sorted(step for told in rank.told(STEPS) for _, step, _, _ in told) == sorted(4 * list(range(200)))
+    (rank,) = ranks.alive.values()
+    assert sorted(step for told in rank.received(STEPS) for _, step, _, _ in told) == sorted(4 * list(range(200)))
     file.close()
 
 
@@ -162,8 +162,8 @@ def test_a_signal_handler_may_log_at_any_point(tmp_path: Path) -> None:
         assert program.told() == ["made"]
         (handled,) = program.told()
         ranks.look()
-        (rank,) = ranks.living.values()
-        times = [time_ns for told in rank.told(STEPS) for time_ns, _, _, _ in told]
+        (rank,) = ranks.alive.values()
+        times = [time_ns for told in rank.received(STEPS) for time_ns, _, _, _ in told]
         assert (times.count(1), times.count(2)) == (500, handled)
 
 
@@ -175,16 +175,16 @@ def test_steps_are_written_together_and_in_time(tmp_path: Path) -> None:
     assert channel.tell(9.0) == math.inf
     assert [channel.step(10.0, number, number, {"loss": 0.5}) for number in range(3)] == [True, False, False]
     ranks.look()
-    (rank,) = ranks.living.values()
-    assert channel.tell(10.1) == 10 + TOLD
-    assert not list(rank.told(STEPS))
-    assert channel.tell(11.0) == 11 + TOLD
-    (told,) = rank.told(STEPS)
+    (rank,) = ranks.alive.values()
+    assert channel.tell(10.1) == 10 + WRITE_DELAY
+    assert not list(rank.received(STEPS))
+    assert channel.tell(11.0) == 11 + WRITE_DELAY
+    (told,) = rank.received(STEPS)
     assert [step for _, step, _, _ in told] == [0, 1, 2]
     assert not channel.step(11.5, 3, 3, {"loss": 0.5})
-    assert channel.tell(12.5) == 12.5 + TOLD
+    assert channel.tell(12.5) == 12.5 + WRITE_DELAY
     assert channel.tell(14.0) == math.inf
-    assert len(list(rank.told(STEPS))) == 1
+    assert len(list(rank.received(STEPS))) == 1
     assert channel.step(14.5, 4, 4, {"loss": 0.5})
     channel.join(None)
     assert channel.tell(99.0) == math.inf
@@ -207,7 +207,7 @@ def test_what_a_process_told_before_it_ended_is_heard(tmp_path: Path) -> None:
         program.process.kill()
         wait_for(lambda: not pids(ranks))
         (rank,) = ranks.ended
-        assert list(rank.told(STEPS)) == [[[1, 7, 1.0, {}]]]
+        assert list(rank.received(STEPS)) == [[[1, 7, 1.0, {}]]]
         ranks.look()
         assert not ranks.ended
 
@@ -256,9 +256,9 @@ def test_a_file_that_cannot_be_removed_is_heard_once(tmp_path: Path, monkeypatch
         program.process.kill()
     monkeypatch.setattr(Path, "unlink", refused)
     ranks.look()
-    assert [list(rank.told(STEPS)) for rank in ranks.ended] == [[[[1, 7, 1.0, {}]]]]
+    assert [list(rank.received(STEPS)) for rank in ranks.ended] == [[[[1, 7, 1.0, {}]]]]
     ranks.look()
-    assert not (ranks.living or ranks.ended)
+    assert not (ranks.alive or ranks.ended)
     ranks.close()
 
 
@@ -272,7 +272,7 @@ def test_looking_does_not_end_ones_own_lock(tmp_path: Path) -> None:
     from accelmetrics.sampling.rank_file import Ranks
     ranks = Ranks(Path(sys.argv[1]))
     ranks.look()
-    tell(sorted(rank.wishes["pid"] for rank in ranks.living.values()))
+    tell(sorted(rank.wishes["pid"] for rank in ranks.alive.values()))
     """
     with Program(MEMBER + text, str(tmp_path / "job")) as program:
         program.told()
@@ -299,13 +299,13 @@ def test_a_file_whose_descriptor_was_closed_or_that_was_removed_is_made_anew(tmp
     with Program(MEMBER + text, str(tmp_path / "job")) as program:
         program.told()
         for _ in range(2):
-            before = pids(ranks) and list(ranks.living)
+            before = pids(ranks) and list(ranks.alive)
             program.go_on()
             assert program.told() == [0]
             assert pids(ranks) == {program.pid}
-            assert list(ranks.living) != before
-            (rank,) = ranks.living.values()
-            assert [step for ((_, step, _, _),) in rank.told(STEPS)] == [1]
+            assert list(ranks.alive) != before
+            (rank,) = ranks.alive.values()
+            assert [step for ((_, step, _, _),) in rank.received(STEPS)] == [1]
 
 
 def test_hostile_contents_are_passed_over(tmp_path: Path) -> None:
@@ -328,12 +328,12 @@ def test_hostile_contents_are_passed_over(tmp_path: Path) -> None:
         held = path.open("r+b")
         with held, Locked(held.fileno()):
             ranks.look()
-            for rank in ranks.living.values():
-                assert all(len(step) == 4 for told in rank.told(STEPS) for step in told)
-                assert all(isinstance(message, dict) for message in rank.told(MESSAGES))
+            for rank in ranks.alive.values():
+                assert all(len(step) == 4 for told in rank.received(STEPS) for step in told)
+                assert all(isinstance(message, dict) for message in rank.received(MESSAGES))
             ranks.close()
     path.write_bytes(whole[: len(whole) // 2])
-    assert not looked(tmp_path / "job").living
+    assert not looked(tmp_path / "job").alive
 
 
 class Locked:

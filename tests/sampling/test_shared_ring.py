@@ -307,7 +307,7 @@ except NotSharedError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], preexec_fn=limit, capture_output=True, text=True, check=True)
-    assert "cannot be made: File too large" in done.stdout
+    assert "cannot be created: File too large" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["a.ring"], "the small one"
 
 
@@ -343,7 +343,7 @@ EOF
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("privilege: no file system may be mounted here")
     assert done.returncode == 0, done.stderr
-    assert "cannot be made: No space left on device" in done.stdout
+    assert "cannot be created: No space left on device" in done.stdout
 
 
 def mutated(content: bytearray, chance: random.Random, sizes: Sequence[tuple[int, int]]) -> None:

@@ -14,7 +14,7 @@ from accelmetrics import Connection, Sampler, Snapshot, Topology, devices, sampl
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.sampling import sampler
 from accelmetrics.sampling.sources import SourceRegistry
-from accelmetrics.sampling.topology import NOT_TOLD
+from accelmetrics.sampling.topology import NO_DETAILS
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.topology import Details, Link, SupportedClocks
 from accelmetrics.testing import FakeBackend
@@ -276,8 +276,8 @@ def test_a_backend_that_tells_nothing(root: Path) -> None:
     plug(root, "pci0000:40", "0000:40:01.0", "0000:41:00.0", node=0)
     plug(root, "pci0000:40", "0000:40:02.0", "0000:42:00.0", node=0)
     with Sampler(backends=[FakeBackend(devices=2)]) as reading:
-        assert reading.topology().connections == (Connection(("gpu.0", "gpu.1"), "PHB", links=None, unavailable={"links": NOT_TOLD}),)
-        assert reading.devices(clocks=True)[0].clocks is NOT_TOLD
+        assert reading.topology().connections == (Connection(("gpu.0", "gpu.1"), "PHB", links=None, unavailable={"links": NO_DETAILS}),)
+        assert reading.devices(clocks=True)[0].clocks is NO_DETAILS
 
 
 def test_a_driver_that_went_away_has_its_reason(machine: Any) -> None:

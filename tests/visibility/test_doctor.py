@@ -195,7 +195,7 @@ def test_it_shows_which_process_reads_for_others(tmp_path: Path, monkeypatch: py
         assert (own.pid, own.problem) == (program.pid, "")
         assert own.epoch > 0
         assert own.age_seconds is not None
-        assert "no file of shared readings" in other.problem
+        assert "not a file of shared readings" in other.problem
 
 
 def test_what_to_do_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
