@@ -135,7 +135,7 @@ def test_the_power_of_a_board_of_two_gpus_stands_once(tool: CommandStandIn) -> N
     tool.behave(summary(0, 1, board="AENA1"), asked="--summary")
     snapshot = read("metax")
     assert snapshot.metrics["gpu.0.powerWatts"] == 162.015
-    assert snapshot.unavailable["gpu.1.powerWatts"].detail.startswith("mx-smi --summary gives it of the whole, and GPU 0 has it")
+    assert snapshot.unavailable["gpu.1.powerWatts"].detail.startswith("mx-smi --summary reports it for the whole card, and GPU 0 has it")
     tool.behave("", status=1, asked="--summary")
     tool.behave(table(0, 1, boards={1: "0"}))
     snapshot = read("metax")

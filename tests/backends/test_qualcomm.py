@@ -80,7 +80,7 @@ def test_where_chips_have_no_power_of_their_own_it_is_the_cards(tool: CommandSta
     snapshot = read("qualcomm")
     assert (snapshot.metrics["npu.0.powerWatts"], snapshot.metrics["npu.0.enforcedPowerLimitWatts"]) == (48, 75)
     why = snapshot.unavailable["npu.1.powerWatts"]
-    assert why == (Reason.NOT_SUPPORTED, "qaic-util gives it of the whole, and NPU 0 has it")
+    assert why == (Reason.NOT_SUPPORTED, "qaic-util reports it for the whole card, and NPU 0 has it")
     assert "npu.1.enforcedPowerLimitWatts" in snapshot.unavailable
 
 

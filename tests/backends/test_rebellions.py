@@ -103,7 +103,7 @@ def test_npus_of_one_card_have_its_power_once(sampler: Sampler, tool: CommandSta
     tool.behave(listing(npu(0), npu(1, sid=npu(0)["sid"])))
     snapshot = sampler.sample()
     assert snapshot.metrics["npu.0.powerWatts"] == 38.5
-    assert snapshot.unavailable["npu.1.powerWatts"] == (Reason.NOT_SUPPORTED, "rbln-smi gives it of the whole, and NPU 0 has it")
+    assert snapshot.unavailable["npu.1.powerWatts"] == (Reason.NOT_SUPPORTED, "rbln-smi reports it for the whole card, and NPU 0 has it")
 
 
 def test_who_uses_an_npu(tool: CommandStandIn) -> None:

@@ -58,7 +58,7 @@ def test_every_metric_and_who_a_chip_is(sampler: Sampler) -> None:
         snapshot = sampler.sample()
     assert (of(snapshot, 0), of(snapshot, 2)) == (VALUES, VALUES | {"temp": 53})
     assert set(of(snapshot, 0)) - set(of(snapshot, 1)) == OF_CARD
-    assert snapshot.unavailable["npu.1.boardPowerWatts"] == (Reason.NOT_SUPPORTED, "proc gives it of the whole, and NPU 0 has it")
+    assert snapshot.unavailable["npu.1.boardPowerWatts"] == (Reason.NOT_SUPPORTED, "proc reports it for the whole card, and NPU 0 has it")
     assert snapshot.devices[1].identity == DeviceIdentity(
         "npu",
         "sophgo",

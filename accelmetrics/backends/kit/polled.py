@@ -68,22 +68,12 @@ PATIENCE = 3
 """Failed polls in a row after which a source is closed, to be reopened later."""
 RETRY = 30.0
 """Seconds after which a closed source is reopened while others are open."""
-AT_ONCE = 0.1
-"""Seconds for which one poll of a source without an interval serves the devices and samplers that have not had it."""
-LISTED = 1.0
-"""Seconds for which a poll that only lists devices serves everyone; their records read on demand."""
-SELDOM = 9.95
-"""Seconds for which limits, sizes and links are kept for a record that reads on demand. It is a little below ten, because readings
-come every second.
-"""
 MACHINE = -1
 """Unit of the sample that belongs to the machine and no device."""
 NUMBER = "vendor_index"
 NUMBERS = (NUMBER, "numa_node", "cores", "gpu_instance_id", "minor_number", "chassis_slot", "tray_index", "host_id", "module_id")
 """Parts of an identity that are whole numbers."""
 ADDRESS = "pci_bus_id"
-NAMES = ("uuid", "serial")
-"""Parts of an identity that are unique to one device."""
 
 Identity = Mapping[str, str | Sequence[str]]
 """The place in the record by attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`."""
@@ -216,7 +206,8 @@ class PolledBackend(Pinnable):
         # A source with its own interval only adds values, so it cannot be pinned.
         self.sources = tuple(each.name for each in self.specs if not each.interval)
         self.exclusive = exclusive
-        self.processes = processes
+        memory = ("memoryAllocated", "memoryAllocatedBytes")
+        self.processes = dict.fromkeys(memory, processes) if processes and isinstance(processes, str) else processes or NOTHING
         self.advice = advice
         self.remark = remark
         self.clock = clock
@@ -246,15 +237,13 @@ class PolledBackend(Pinnable):
         return PolledDriver(self)
 
     def coverage(self) -> Coverage:
-        memory = ("memoryAllocated", "memoryAllocatedBytes")
-        from_processes = dict.fromkeys(memory, self.processes) if isinstance(self.processes, str) else self.processes
         devices, machine = (
             joined_words(pair for table in tables for pair in table.words.items()) for tables in zip(*self.tables, strict=True)
         )
         return Coverage(
             {name: words for name, words in devices.items() if "{" not in name},
             machine={name: words for name, words in machine.items() if "{" not in name},
-            processes=from_processes if self.processes and not self.exclusive else NOTHING,
+            processes=NOTHING if self.exclusive else self.processes,
             optional={name: words for name, words in (devices | machine).items() if "{" in name},
         )
 
@@ -288,22 +277,27 @@ class PolledDriver:
             source.poll(NOT_WANTED)
         self._is_listed = True
         if not self.devices:
-            missing = SourceError(Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {str(backend.kind).upper()}")
             failures = [source.latest.failure for source in self.sources if source.latest.failure is not None]
+            if not failures:
+                failures = [SourceError(Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {str(backend.kind).upper()}")]
             self.close()
-            raise _combined(failures or [missing], backend)
+            raise _combined(failures, backend)
 
     @property
     def source(self) -> str:
-        """Names of the sources without an interval that did not fail in their last poll, joined: ``macmon+ioreg``."""
-        answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
-        return "+".join(answered) or self.sources[0].name
+        """Names of the sources that list devices and did not fail in their last poll, joined: ``macmon+ioreg``."""
+        return "+".join(each.name for each in self.listing if each.latest.failure is None) or self.sources[0].name
 
     @property
     def incomplete(self) -> Unavailable | None:
         """Why there may be more devices: a source that lists them failed after some. None if no source did."""
-        polls = [each.latest for each in self.sources if each.is_wanted and not each.spec.interval]
+        polls = (each.latest for each in self.listing)
         return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
+
+    @property
+    def listing(self) -> list[_OpenSource]:
+        """The sources that list devices now: a source with its own interval only adds values."""
+        return [each for each in self.sources if each.is_wanted and not each.spec.interval]
 
     def name_of(self, unit: int) -> str:
         """Return a device's name for messages: ``NPU 3``."""
@@ -326,14 +320,14 @@ class PolledDriver:
         machine = [sample for sample in samples if sample.machine]
         found = {MACHINE: machine[-1]} if machine else {}
         # Without a number, the position serves as one.
-        identities = source.identify(listed)
         seen = [
-            (reported, {NUMBER: position, **reported}, of_card, listed[position]) for position, (reported, of_card) in enumerate(identities)
+            ({NUMBER: position, **reported}, reported, of_card, listed[position])
+            for position, (reported, of_card) in enumerate(source.identify(listed))
         ]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
             is_beside = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
-            for reported, about, of_card, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
+            for about, reported, of_card, sample in sorted(seen, key=lambda each: each[0][NUMBER]):
                 if is_beside and source.repeated and not keys_of(reported):
                     continue  # its position alone does not identify a device that another source lists
                 keys = keys_of(about)
@@ -345,7 +339,7 @@ class PolledDriver:
                         continue
                     # The machine's unit follows the devices' units, so a new device would take its number.
                     if self._is_listed and self.machine_wide:
-                        raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
+                        raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: the devices are listed again")
                     # A position that serves as a number must not be another device's real number.
                     taken = () if NUMBER in reported else [device.vendor_index for device in devices]
                     about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
@@ -369,19 +363,19 @@ class PolledDriver:
         return found
 
 
-def keys_of(told: Mapping[str, Any]) -> list[tuple[str, object]]:
+def keys_of(reported: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return the parts of an identity that devices are found by, the most reliable first."""
-    parts = [(part, told[part]) for part in ("uuid", ADDRESS, NUMBER) if part in told]
-    return [(part, pci_address(value) if part == ADDRESS else value) for part, value in parts]
+    parts = (part for part in ("uuid", ADDRESS, NUMBER) if part in reported)
+    return [(part, pci_address(reported[part]) if part == ADDRESS else reported[part]) for part in parts]
 
 
-def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
+def is_same(known: DeviceIdentity, reported: Mapping[str, Any]) -> bool:
     """Return whether a known device has these parts of an identity, compared by UUID, else PCI address, else number."""
-    if known.uuid and "uuid" in told:
-        return bool(known.uuid == told["uuid"])
-    if known.pci_bus_id and ADDRESS in told:
-        return pci_address(known.pci_bus_id) == pci_address(told[ADDRESS])
-    return bool(known.vendor_index == told[NUMBER])
+    if known.uuid and "uuid" in reported:
+        return bool(known.uuid == reported["uuid"])
+    if known.pci_bus_id and ADDRESS in reported:
+        return pci_address(known.pci_bus_id) == pci_address(reported[ADDRESS])
+    return bool(known.vendor_index == reported[NUMBER])
 
 
 class PolledReader:
@@ -401,17 +395,17 @@ class PolledReader:
             every or any(wants(device_key + name) for name in table.words) or any(map(wants, machine.words))
             for table, machine in backend.tables
         ]
-        self._asked = [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.specs, gives, strict=True)]
+        self._wanted = [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.specs, gives, strict=True)]
         self._units: dict[int, _Unit] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
-        if not any(self._asked):
+        if not any(self._wanted):
             return Reading(processes=NOT_NEEDED)
         state = self._units.get(unit) or self._units.setdefault(unit, _Unit(len(driver.sources)))
         polls, before = [], state.polls
-        for source, previous, asked in zip(driver.sources, before, self._asked, strict=True):
-            polls.append(source.poll(previous) if asked else NOT_WANTED)
+        for source, previous, wanted in zip(driver.sources, before, self._wanted, strict=True):
+            polls.append(source.poll(previous) if wanted else NOT_WANTED)
             progress.append(source.name)
         # Stored before anything can fail: a poll that this consumer has had is not served to it again.
         state.polls = polls
@@ -421,7 +415,7 @@ class PolledReader:
         state.reading, is_first = None, state.until == -math.inf
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
-        listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
+        listing = driver.listing
         if all(samples[source.rank] is None for source in listing):
             failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
             if failures:  # if all sources are closed, the driver is to be reopened
@@ -468,12 +462,13 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                pace = 0.0 if sample.begin is None else SELDOM
+                # A record that reads on demand keeps limits, sizes and links for ten seconds, less a little: readings come every second.
+                pace = 0.0 if sample.begin is None else 9.95
                 values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen, pace=pace)
                 # A value of the whole card must not be counted once for each part.
                 first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
                 if first != unit:
-                    why = f"{source.name} gives it of the whole, and {self._driver.name_of(first)} has it"
+                    why = f"{source.name} reports it for the whole card, and {self._driver.name_of(first)} has it"
                     values |= dict.fromkeys(table.of_whole & values.keys(), Unavailable(Reason.NOT_SUPPORTED, why))
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
@@ -559,11 +554,11 @@ class _OpenSource:
         self.name = spec.name
         self.table, self.machine = tables
         self.rank = len(driver.sources)
-        self.latest = NOT_WANTED
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
-        self._fresh = spec.interval or driver.backend.interval / 2 or AT_ONCE
+        # Without an interval, one poll serves the devices and samplers that ask at about the same time.
+        self._fresh = spec.interval or driver.backend.interval / 2 or 0.1
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
@@ -572,8 +567,7 @@ class _OpenSource:
         self._addresses: list[str] = []
         self._failures = 0
         self._retry_at = -math.inf
-        if self._instead_of is None:
-            self.latest = _Poll(-math.inf, {}, _failure(guarded(self._connect)))
+        self.latest = NOT_WANTED if self._instead_of is not None else _Poll(-math.inf, {}, _failure(guarded(self._connect)))
 
     @property
     def is_wanted(self) -> bool:
@@ -590,7 +584,8 @@ class _OpenSource:
         asked = self._clock.monotonic()
         # A thread that waited here finds the poll that the first thread made.
         with self._lock:
-            fresh = max(LISTED, self._fresh) if self.latest.lists else self._fresh
+            # A poll that only lists devices serves everyone for a second: their records read on demand.
+            fresh = max(1.0, self._fresh) if self.latest.lists else self._fresh
             if asked - self.latest.finished >= fresh or (self.latest is previous and not self.spec.interval and not self.latest.lists):
                 self.latest = self._make()
             return self.latest
@@ -683,7 +678,7 @@ class _OpenSource:
             for place in (where,) if isinstance(where, str) else where:
                 raw = record.get(place)
                 value = raw is True if attribute == "unified" else whole(raw) if attribute in NUMBERS else text(raw)
-                if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
+                if attribute in ("uuid", "serial") and not str(value).strip("0x"):  # zeros identify nothing
                     continue
                 if value is not None and value is not False and value != "":
                     reported[attribute] = value
@@ -704,13 +699,14 @@ class _OpenSource:
 def _failure(outcome: Outcome[Any]) -> SourceError | None:
     if outcome.failure is None:
         return None
-    return outcome.error if isinstance(outcome.error, SourceError) else SourceError(outcome.failure.reason, outcome.failure.detail)
+    return outcome.error if isinstance(outcome.error, SourceError) else SourceError(*outcome.failure)
 
 
 def _advised(failure: SourceError) -> Unavailable:
     """Return why the values of one source of several are missing, with the advice for that source unless its message has it."""
-    is_included = failure.advice.rpartition(": ")[2] in failure.message
-    return failure.unavailable if is_included else failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
+    if failure.advice.rpartition(": ")[2] in failure.message:
+        return failure.unavailable
+    return failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
 
 
 def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:

@@ -98,7 +98,7 @@ def test_partitions_of_one_card_are_told_apart_and_have_its_values_once(stand_in
             "pcieReplays",
             "temp",
         ):
-            assert reading.unavailable[name] == (Reason.NOT_SUPPORTED, "amd-smi gives it of the whole, and GPU 0 has it")
+            assert reading.unavailable[name] == (Reason.NOT_SUPPORTED, "amd-smi reports it for the whole card, and GPU 0 has it")
         assert values(reading)["memoryAllocatedBytes"] == 4096 * MIB
     assert (values(readings[2])["gpu"], values(readings[2])["smClock"]) == (62, 1695)
 

@@ -100,7 +100,7 @@ def test_ipus_of_one_board_have_its_power_once(stand_in: GcipuinfoStandIn, sampl
     assert snapshot.metrics["ipu.0.total board power (W)"] == 87.3
     assert snapshot.unavailable["ipu.1.total board power (W)"] == (
         Reason.NOT_SUPPORTED,
-        "gcipuinfo gives it of the whole, and IPU 0 has it",
+        "gcipuinfo reports it for the whole card, and IPU 0 has it",
     )
 
 

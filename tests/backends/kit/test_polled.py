@@ -452,7 +452,7 @@ def test_the_value_of_a_whole_stands_once(clock: FakeClock) -> None:
     assert [values(reading).get("powerWatts") for reading in readings] == [80, None, 80, None, 80]
     assert [values(reading).get("powerPercent") for reading in readings] == [80, None, 80, None, 80]
     assert [values(reading)["temp"] for reading in readings] == [40] * 5
-    why = Unavailable(Reason.NOT_SUPPORTED, "s gives it of the whole, and NPU 0 has it")
+    why = Unavailable(Reason.NOT_SUPPORTED, "s reports it for the whole card, and NPU 0 has it")
     assert {readings[3].unavailable[name] for name in ("powerWatts", "enforcedPowerLimitWatts", "throttle.swPowerCap")} == {why}
     tool.records.pop(0)
     clock.advance(2.0)
