@@ -106,7 +106,7 @@ def test_an_agx_has_no_rail_of_the_whole(tree: JetsonTree, clock: FakeClock) -> 
     with Sampler(["jetson"], clock=clock) as sampler:
         snapshot = sampler.sample()
     assert snapshot.metrics["gpu.0.railPowerWatts"] == pytest.approx(12.024 * 0.617)
-    assert snapshot.unavailable["gpu.0.powerWatts"] == (Reason.NOT_SUPPORTED, 'sysfs gives no "rail VDD_IN"')
+    assert snapshot.unavailable["gpu.0.powerWatts"] == (Reason.NOT_SUPPORTED, 'sysfs does not report "rail VDD_IN"')
     assert snapshot.unavailable["gpu.0.memoryAllocatedBytes"].reason == Reason.NOT_SUPPORTED
     assert "gpu.0.fanSpeed" not in snapshot.metrics
     assert snapshot.metrics["gpu.0.temp"] == 53.406

@@ -88,7 +88,7 @@ def test_older_releases_print_numbers_as_text_and_leave_keys_out(sampler: Sample
     tool.behave(f"WARNING: deprecated\n{listing(device)}")
     snapshot = sampler.sample()
     assert (snapshot.metrics["npu.0.utilization"], snapshot.metrics["npu.0.memoryAllocatedBytes"]) == (7, 512 * 2**20)
-    assert snapshot.unavailable["npu.0.temp"] == (Reason.NOT_SUPPORTED, 'rbln-smi gives no "temperature"')
+    assert snapshot.unavailable["npu.0.temp"] == (Reason.NOT_SUPPORTED, 'rbln-smi does not report "temperature"')
 
 
 @pytest.mark.parametrize(("printed", "state"), [("P2", 2), ("P14", 14), ("N/A", None), ("", None), ("P16", None), ("idle", None)])

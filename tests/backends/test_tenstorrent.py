@@ -121,7 +121,7 @@ def test_what_the_firmware_does_not_report_has_no_file(sampler: Sampler, tree: T
     for name in tree.directory(1).glob("tt_*"):
         name.unlink()
     snapshot = sampler.sample()
-    assert snapshot.unavailable["npu.0.smClock"] == (Reason.NOT_SUPPORTED, 'sysfs gives no "tt_aiclk"')
+    assert snapshot.unavailable["npu.0.smClock"] == (Reason.NOT_SUPPORTED, 'sysfs does not report "tt_aiclk"')
     assert snapshot.metrics["npu.0.temp"] == 47.371
     assert {key for key in snapshot.metrics if key.startswith("npu.1.") and "pcie" not in key.lower()} == set()
     assert [device.pci_bus_id for device in snapshot.devices] == ["0000:81:00.0", "0000:82:00.0"]

@@ -205,8 +205,8 @@ class Command:
         Raises:
             SourceError: It is not installed, could not be started, or was late.
         """
-        seconds = self.timeout if timeout is None else timeout
-        return run(self.argv(*more), timeout=seconds, environment=self.environment, output=self.output)
+        timeout = self.timeout if timeout is None else timeout
+        return run(self.argv(*more), timeout=timeout, environment=self.environment, output=self.output)
 
     def poll(self, parse: Callable[[str], Iterable[DeviceSample]], *more: str) -> Connect:
         """Connect a polled backend to this command: each poll runs it and parses its output.
@@ -245,8 +245,7 @@ class Command:
 
     def failure(self, completed: Completed) -> SourceError:
         """Return the error of a run without devices: from the vendor's known messages, else from its exit status and last words."""
-        known = self.known_error(completed)
-        if known is not None:
+        if (known := self.known_error(completed)) is not None:
             return known
         name, words = self.names[0], completed.words
         if completed.truncated:
@@ -259,12 +258,11 @@ class Command:
 
     def known_error(self, completed: Completed) -> SourceError | None:
         """Return the error for the first of the vendor's known messages in a run's output, with the line quoted; None without one."""
-        lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
         for each in self.says:
-            line = next((line for line in lines if re.search(each.pattern, line, re.IGNORECASE)), None)
-            if line is not None:
-                message = f"{each.message or f'{self.names[0]} listed no device'}: {quoted(line)}"
-                return (DriverGoneError if each.gone else SourceError)(each.reason, message, advice=each.advice)
+            for line in f"{completed.stderr}\n{completed.stdout}".splitlines():
+                if re.search(each.pattern, line, re.IGNORECASE):
+                    message = f"{each.message or f'{self.names[0]} listed no device'}: {quoted(line)}"
+                    return (DriverGoneError if each.gone else SourceError)(each.reason, message, advice=each.advice)
         return None
 
 
@@ -475,7 +473,7 @@ def _path() -> list[str]:
 
 def _not_started(path: str, error: OSError) -> SourceError:
     if isinstance(error, FileNotFoundError):
-        return SourceError(Reason.DRIVER_UNAVAILABLE, f"{path} does not exist, or the interpreter that it names does not")
+        return SourceError(Reason.DRIVER_UNAVAILABLE, f"{path} is not there, or the interpreter that it names is not")
     if isinstance(error, PermissionError):
         return SourceError(Reason.NO_PERMISSION, f"{path} may not be executed by this user")
     return SourceError(Reason.DRIVER_ERROR, f"{path} could not be started: {error.strerror or error}")
@@ -595,7 +593,7 @@ def each_device(
             raise command.failure(completed)
         return found
 
-    def poll() -> Iterator[DeviceSample]:
+    def poll() -> list[DeviceSample]:
         devices = list(find())
         answers: list[list[DeviceSample]] = [[] for _ in devices]
         until, gate = time.monotonic() + command.timeout, threading.Semaphore(SIDE_BY_SIDE)
@@ -614,8 +612,7 @@ def each_device(
                 worker.start()
             for worker in workers:
                 worker.join()
-        for samples in answers:
-            yield from samples
+        return [sample for samples in answers for sample in samples]
 
     def connect() -> PollOnce:
         command.find()

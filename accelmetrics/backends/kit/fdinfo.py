@@ -42,7 +42,6 @@ TYPES = ("compute", "graphics", EITHER)
 """Engine words that determine a process's type and its share of the device's time. ``either`` counts for the share alone."""
 CLASSES = {"/dev/dri/": "drm", "/dev/accel/": "accel"}
 """Device class below ``/sys/class`` by directory of device nodes."""
-FIRST_LOOK = Unavailable(Reason.NEEDS_INTERVAL, "the first look at the programs: a share of time needs two")
 
 _COUNT = re.compile(r"^drm-([a-z0-9_-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
 _ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
@@ -188,13 +187,19 @@ class DrmClients:
         clients = [client for client in self._clients.values() if client.device == device]
         if what == "memory":
             sizes = [size for client in clients if (size := self._memory(client)) is not None]
-            return sum(sizes) if sizes or not clients else Unavailable(Reason.NOT_SUPPORTED, "the driver tells no memory of programs")
+            return (
+                sum(sizes)
+                if sizes or not clients
+                else Unavailable(Reason.NOT_SUPPORTED, "the driver does not report the memory of programs")
+            )
         engines = self._keys.engines[what]
         if clients and all(client.used(engine) is None for client in clients for engine in engines):
-            return Unavailable(Reason.NOT_SUPPORTED, f"the driver counts no time of programs on {', '.join(engines)}")
+            return Unavailable(Reason.NOT_SUPPORTED, f"the driver does not count the time of programs on {', '.join(engines)}")
         shares = {engine: [self._shares.get((device, client.number, engine)) for client in clients] for engine in engines}
         known = [sum(share for share in each if share is not None) for each in shares.values() if any(share is not None for share in each)]
-        return FIRST_LOOK if not self._is_second or (clients and not known) else min(100.0, 100 * max(known, default=0.0))
+        if self._is_second and (known or not clients):
+            return min(100.0, 100 * max(known, default=0.0))
+        return Unavailable(Reason.NEEDS_INTERVAL, "the first look at the programs: a share of time needs two")
 
     def _memory(self, client: Client) -> int | None:
         return client.memory([self.pools[client.device]] if client.device in self.pools else self._keys.memory)

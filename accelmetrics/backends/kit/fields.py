@@ -46,18 +46,8 @@ _ABSENT = re.compile(
 DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
 """Matches a tool's message that this user lacks permission."""
 _PLACEHOLDER = re.compile(r"\{\w*\}")
-_LONGEST = 120
+LONGEST = 120
 """Longest value in characters. Longer texts are never values, and are not worth matching."""
-_LONGEST_PATH = 1000
-"""Longest path into a document in characters; no row looks deeper."""
-_MOST_PLACES = 100_000
-"""Most places of one document; a larger document is noise."""
-_MOST_INSTANCES = 10_000
-"""Most rows for instances over a table's life. The bound is for a source that gives its links a new name at every reading."""
-_MOST_KNOWN = 2048
-"""Most texts of a table with a kept number: some dozen rows for 64 devices."""
-_LARGEST = 1e200
-"""Largest number. A larger one is no measurement, and its conversion would overflow."""
 
 _UNITS: dict[str, tuple[str, float]] = {
     **{"1": ("1", 1), "gt/s": ("gt/s", 1), "rpm": ("rpm", 1)},
@@ -87,16 +77,17 @@ _MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
 def quoted(value: object) -> str:
     """Return a printed value for use in a reason's detail, shortened to 120 characters."""
-    if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
+    if isinstance(value, int) and value.bit_length() > 8 * LONGEST:
         return f"a number of {value.bit_length()} bits"  # Python refuses to print more than 4,300 digits
     # A document may be too deep or too long for repr().
-    shown = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
-    return printable(clipped(shown, _LONGEST))
+    if not isinstance(value, str):
+        value = reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
+    return printable(clipped(value.strip(), LONGEST))
 
 
 def is_absent(value: object) -> bool:
     """Return whether a tool prints this for a missing value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, or nothing at all."""
-    return value is None or (isinstance(value, str) and len(value) <= _LONGEST and _ABSENT.fullmatch(value) is not None)
+    return value is None or (isinstance(value, str) and len(value) <= LONGEST and _ABSENT.fullmatch(value) is not None)
 
 
 def text(value: object) -> str:
@@ -136,23 +127,24 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     """
     if isinstance(printed, Unavailable):
         return printed
-    if isinstance(printed, str) and printed.isdecimal() and printed.isascii() and len(printed) <= _LONGEST:
+    if isinstance(printed, str) and printed.isdecimal() and printed.isascii() and len(printed) <= LONGEST:
         printed = int(printed)  # the fast way: nearly all files hold a plain number
     if is_absent(printed):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
     printed_unit, value = "", printed
     if isinstance(printed, str):
-        found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
+        found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= LONGEST else None
         if found is None:
             # Some tools print a refusal in place of the number.
-            denied = DENIED.search(printed, 0, _LONGEST) is not None
+            denied = DENIED.search(printed, 0, LONGEST) is not None
             return Unavailable(Reason.NO_PERMISSION if denied else Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
         digits, printed_unit = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     # JSON's true and false are ints in Python, but no measurement.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
-    if not abs(value) <= _LARGEST:  # in this form it is true for NaN as well
+    # A larger number is no measurement, and its conversion would overflow. In this form the condition is true for NaN as well.
+    if not abs(value) <= 1e200:
         return Unavailable(Reason.INVALID_VALUE, quoted(printed))
     converted = None if unit == PRINTED and not printed_unit else convert(value, printed_unit or unit or target, target)
     return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
@@ -185,8 +177,7 @@ def _scale(unit: str) -> tuple[str, float] | None:
 
 def base_unit(unit: str) -> str:
     """Return the base unit of a unit; an unknown unit is returned unchanged."""
-    measured = _scale(unit)
-    return unit if measured is None else measured[0]
+    return (_scale(unit) or (unit,))[0]
 
 
 def pcie_generation(speed: object, per: float = 1) -> object:
@@ -367,9 +358,9 @@ def flat(document: object) -> DeviceRecord:
     pending: list[tuple[str, object]] = [("", document)]
     # A loop, so that a deeply nested document cannot exhaust the stack.
     for path, value in pending:
-        if len(pending) > _MOST_PLACES:
+        if len(pending) > 100_000:  # noise
             break
-        if len(path) > _LONGEST_PATH:
+        if len(path) > 1000:  # no row looks deeper
             continue
         if isinstance(value, Mapping) and "value" in value:
             plain, unit = value["value"], value.get("unit")
@@ -379,7 +370,7 @@ def flat(document: object) -> DeviceRecord:
         if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             named = ((str(name).strip().lower(), item) for name, item in islice(items, MOST_DEVICES))
-            pending += [(f"{path}.{name}".lstrip("."), item) for name, item in named if len(name) <= _LONGEST]
+            pending += [(f"{path}.{name}".lstrip("."), item) for name, item in named if len(name) <= LONGEST]
     return DeviceRecord(found)
 
 
@@ -416,18 +407,16 @@ class Table:
         UnknownNameError: The catalogue has no such metric.
     """
 
-    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = (), says: Sequence[Says] = ()) -> None:
+    def __init__(self, source: str, kind: str, rows: Sequence[Row], own: Sequence[Metric] = (), says: Sequence[Says] = ()) -> None:
         self._source = source
         self._says = tuple((re.compile(each.pattern, re.IGNORECASE), each.reason) for each in says)
-        every = tuple(rows)
-        self._rows = tuple(row for row in every if not isinstance(row, Derived))
-        self._derived = tuple(row for row in every if isinstance(row, Derived))
-        self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
+        self._rows = tuple(row for row in rows if not isinstance(row, Derived))
+        self._derived = tuple(row for row in rows if isinstance(row, Derived))
+        self._metrics = {row.metric: _metric(row.metric, kind, own) for row in rows if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[tuple[Field | Rate, str], Field | Rate] = {}
-        self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
-        names = [name for name, metric in self._metrics.items() if metric.unit == "Cel" and not name.startswith("tempLimit.")]
-        self._temperatures = tuple(names)
+        self.words = joined_words((name, self._words(row)) for row in rows for name in self.names(row.metric))
+        self._temperatures = [name for name, each in self._metrics.items() if each.unit == "Cel" and not name.startswith("tempLimit.")]
         self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
         # By a row's identity: to hash its fields costs more than to look it up.
@@ -470,13 +459,11 @@ class Table:
         found: dict[str, Value] = {}
         chosen = {} if chosen is None else chosen
         at = counted_at(at)
-        anywhere = (self._source, None)
         for row in self._each(record):
             metric = row.metric
-            known = found.get(metric)
-            if metric in given or not (known is None or isinstance(known, Unavailable)):
+            if metric in given or not isinstance(found.get(metric, NOT_READ), Unavailable):
                 continue
-            source, only = chosen.get(metric, anywhere)
+            source, only = chosen.get(metric) or (self._source, None)
             if source != self._source or (only is not None and only not in _places(row)):
                 continue
             # Limits and sizes rarely change, and each is a file or a call: they are not read at every reading.
@@ -509,13 +496,14 @@ class Table:
                 continue
             for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES):
                 if (row, instance) not in self._instances:
-                    if len(self._instances) >= _MOST_INSTANCES or not instance.isprintable():
+                    # The limit is for a source that gives its links a new name at every reading.
+                    if len(self._instances) >= 10_000 or not instance.isprintable():
                         continue
                     name = _filled(row.metric, instance)
                     self._metrics[name] = self._metrics[row.metric]
                     self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
-                    where = tuple(place.replace("{}", instance) for place in _places(row))
-                    self._instances[row, instance] = row._replace(metric=name, where=where)
+                    places = tuple(place.replace("{}", instance) for place in _places(row))
+                    self._instances[row, instance] = row._replace(metric=name, where=places)
                 yield self._instances[row, instance]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
@@ -576,7 +564,7 @@ class Table:
         """Return :meth:`_value` from a cache: most files but counters hold the same text at the next reading, or are missing again."""
         asked = (id(row), place, raw)
         if asked not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= 2048:  # some dozen rows of 64 devices
                 self._known.clear()
             self._known[asked] = self._value(row, place, raw)
         return self._known[asked]
@@ -585,7 +573,7 @@ class Table:
         """Return the number at a place, or the reason why there is none; None if ``convert`` finds nothing in the text."""
         if raw is None:
             # A pattern of files is unreadable for a person, and the first of several places may belong to another driver.
-            words = f"not found: {row.words}" if "[" in place and row.words else f'{self._source} gives no "{place}"'
+            words = f"not found: {row.words}" if "[" in place and row.words else f'{self._source} does not report "{place}"'
             return Unavailable(Reason.NOT_SUPPORTED, words)
         if isinstance(row, Field) and row.convert is not None and not isinstance(raw, Unavailable):
             raw = row.convert(raw)
@@ -594,8 +582,8 @@ class Table:
         metric = self._metrics.get(row.metric)
         target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit or "1")
         value = number(raw, row.unit, target)
-        if value == 0 and self._zero_says_nothing(row):
-            value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
+        if value == 0 and self._zero_is_missing(row):
+            value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} reports 0 for "{place}", which is no measurement')
         if isinstance(raw, str) and isinstance(value, Unavailable):
             # The vendor's own words for a missing value say more than a failed parse.
             value = value._replace(reason=next((reason for words, reason in self._says if words.search(raw)), value.reason))
@@ -617,15 +605,14 @@ class Table:
         # A counter of known width that falls has wrapped.
         if risen < 0 and row.bits:
             risen += convert(2**row.bits, row.unit, base) or 0
-        rate: Value
         if before is None:
-            rate = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
+            rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
         elif risen < 0:
-            rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
+            rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has restarted")
         elif row.within and at - before[0] > row.within:
-            rate = Unavailable(Reason.NEEDS_INTERVAL, f"the counter may wrap within {row.within:g} s: read it more often")
+            rate = Unavailable(Reason.NEEDS_INTERVAL, f"the counter may wrap within {row.within:g} s: take readings more often")
         elif risen == 0 and row.zero_is_missing:
-            rate = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} "{place}" stands still')
+            rate = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} "{place}" does not rise')
         elif row.rose:
             rate = int(risen > 0)
         else:
@@ -635,10 +622,8 @@ class Table:
         return rate, place
 
     @staticmethod
-    def _zero_says_nothing(row: Row) -> bool:
-        if isinstance(row, Rate):
-            return row.zero_is_missing
-        return row.metric in NEVER_ZERO or (isinstance(row, Field) and row.zero_is_missing)
+    def _zero_is_missing(row: Row) -> bool:
+        return row.metric in NEVER_ZERO or (not isinstance(row, Derived) and row.zero_is_missing)
 
     def _possible(self, row: Row, value: Value) -> Value:
         """Return the value in the catalogue's form if it is plausible, or else a reason."""
@@ -647,10 +632,10 @@ class Table:
             return value
         if metric.integer:
             if metric.unit == "1" and value != round(value):
-                return Unavailable(Reason.PARSE_ERROR, "no whole number")
+                return Unavailable(Reason.PARSE_ERROR, "not a whole number")
             value = round(value)
-        if value == 0 and isinstance(row, Derived) and self._zero_says_nothing(row):
-            return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} gives 0 for {row.words}, which is no measurement")
+        if value == 0 and isinstance(row, Derived) and self._zero_is_missing(row):
+            return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} reports 0 for {row.words}, which is no measurement")
         low, high = possible(metric, row.high if isinstance(row, Field) else None)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read at the same instant, so a full share comes out slightly above it
@@ -719,8 +704,7 @@ def make_reading(
         used: The watched process's use of the device, by metric.
     """
     values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
-    reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
     blocks = [Block(tuple(values), tuple(values.values()))]
     if used is not None:
         blocks.append(Block(tuple(used), tuple(used.values()), process=True))
-    return Reading(blocks, reasons, processes, read_at)
+    return Reading(blocks, {name: value for name, value in found.items() if isinstance(value, Unavailable)}, processes, read_at)

@@ -82,9 +82,9 @@ def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = Fal
         if not (seen or os.path.isfile(name)):  # noqa: PTH113 - a module's name is no path
             return None
         # glibc skips a file for another architecture, and then reports that it found none.
-        message += " (so the loader says, too, of a file for another architecture)"
-    refused = os.strerror(errno.EACCES) in message
-    return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {message}")
+        message += " (the loader says the same of a file for another architecture)"
+    reason = Reason.NO_PERMISSION if os.strerror(errno.EACCES) in message else Reason.DRIVER_UNAVAILABLE
+    return Unavailable(reason, f"{name} is there and does not load: {message}")
 
 
 def load_first(name: str, places: Sequence[str], install: str, broken: str = "") -> ctypes.CDLL:

@@ -44,32 +44,17 @@ STEADY = 60.0
 """Seconds after which a child counts as steady: the pause after its end is the shortest again."""
 START_UP = 10.0
 """Seconds that a child may take to its first record, if that is longer than the silence allowed later."""
-ENDING = 5.0
-"""Longest time in seconds that closing waits for the thread."""
 MAX_LINE = 16 * 1024 * 1024
-MAX_WORDS = 2048
-"""Most bytes of standard error that are kept."""
 
-CLOSED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it is closed")
-FORKED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it belongs to the process that this one was forked from")
+CLOSED = Unavailable(Reason.DRIVER_UNAVAILABLE, "the command was closed")
+FORKED = Unavailable(Reason.DRIVER_UNAVAILABLE, "the command belongs to the process that this one was forked from")
 
 
-class Lines:
-    """Joins the pieces read from a pipe into lines. A line above the bound is skipped and counted."""
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._begun = b""
-        self.dropped = 0
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Return the lines that end in this piece, stripped and without empty ones."""
-        *ended, begun = (self._begun + piece).split(b"\n")
-        # A line without an end must not fill the memory.
-        self._begun = begun[: self._bound + 1]  # one byte above the bound marks it as too long
-        fitting = [line.strip() for line in ended if len(line) <= self._bound]
-        self.dropped += len(ended) - len(fitting)
-        return [line for line in fitting if line]
+def split_lines(piece: bytes, bound: int) -> tuple[list[bytes], bytes]:
+    """Return the lines that end in a piece of output, and the beginning of the next, which is put in front of the next piece."""
+    *lines, begun = piece.split(b"\n")
+    # A line without an end must not fill the memory. One byte above the bound marks it as too long.
+    return lines, begun[: bound + 1]
 
 
 class Blocks:
@@ -95,8 +80,7 @@ class Blocks:
             begins = self._begins.match(line) is not None
             if begins and self._lines:
                 complete.append(self._take())
-            in_block = begins or self._lines or self._usual
-            (self._lines if in_block else self.heading).append(line)
+            (self._lines if begins or self._lines or self._usual else self.heading).append(line)
         return complete
 
     def quiet(self) -> list[bytes]:
@@ -176,8 +160,9 @@ class LineProcess:
         self._closed = False
         self._child: Child | None = None
         self._record: LineRecord | None = None
-        started = rfc3339_second(clock.time_ns())
-        self.failure: Unavailable | None = Unavailable(Reason.TIMED_OUT, f"{argv[0]} was started at {started} and has printed nothing yet")
+        self.failure: Unavailable | None = Unavailable(
+            Reason.TIMED_OUT, f"{argv[0]} was started at {rfc3339_second(clock.time_ns())} and has printed nothing yet"
+        )
         self._words = b""
         self._due = 0.0
         self.starts = 0
@@ -208,7 +193,7 @@ class LineProcess:
             if self._child is not None:
                 self._child.process.end()
         if threading.current_thread() is not self._thread:
-            self._thread.join(ENDING)
+            self._thread.join(5.0)  # the kernel may hold back a child
 
     def forget(self) -> None:
         """Close this copy in the new process after a fork: the child, the thread and the lock's owner belong to the parent."""
@@ -250,25 +235,26 @@ class LineProcess:
             self._listen(child)
             child.process.end()  # with everything that it left behind
         if not child.process.ended:
-            # Lines came, but none was a record: the command prints something else.
-            unexpected = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
-            reason = Reason.PARSE_ERROR if unexpected else Reason.TIMED_OUT
-            return self._unavailable(reason, f"gave no record for {self._silence:g} s and was killed")
+            # With a parse error, lines came and none was a record: the command prints something else.
+            is_parse_error = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
+            return self._unavailable(
+                Reason.PARSE_ERROR if is_parse_error else Reason.TIMED_OUT, f"printed no record for {self._silence:g} s and was killed"
+            )
         status = child.returncode
         return self._unavailable(Reason.DRIVER_ERROR, f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}")
 
     def _listen(self, child: Child) -> None:
         """Read until the child has ended, or was silent for too long."""
-        lines = Lines(self._max_line)
+        pending = b""
         opening, blocks = (self._opening, None) if isinstance(self._opening, bytes) else (b"", Blocks(self._opening))
         for stream, piece in child.read():
             if stream:
                 self._keep_words(piece)
             else:
-                dropped = lines.dropped
-                records = lines.feed(piece)
-                if lines.dropped > dropped:
+                lines, pending = split_lines(pending + piece, self._max_line)
+                if any(len(line) > self._max_line for line in lines):
                     self._fail(Unavailable(Reason.PARSE_ERROR, f"{self.name} printed a line of more than {self._max_line} bytes: dropped"))
+                records = [line.strip() for line in lines if len(line) <= self._max_line and line.strip()]
                 if blocks is not None:
                     # An empty piece is a pause in the output, after which the pending block may be complete.
                     records = blocks.feed(records) if piece else blocks.quiet()
@@ -296,7 +282,7 @@ class LineProcess:
 
     def _keep_words(self, chunk: bytes) -> None:
         """Keep the end of standard error, and of lines that are not records."""
-        self._words = (self._words + chunk)[-MAX_WORDS:]
+        self._words = (self._words + chunk)[-2048:]
 
     def _unavailable(self, reason: Reason, what: str) -> Unavailable:
         words = " ".join(self._words.decode("utf-8", "replace").split())[-SHOWN:]
@@ -347,22 +333,20 @@ class LinePoll:
         """
         record = self.process.latest() or self.process.wait(max(0.0, self._wait_until - time.monotonic()))
         if record is not None and record.number != self._seen:
-            line = record.line.decode("utf-8", "replace")
+            self._seen = record.number
             try:
-                samples = [sample._replace(read_at=record.arrived) for sample in parsed(self.process.name, self._parse, line)]
+                samples = parsed(self.process.name, self._parse, record.line.decode("utf-8", "replace"))
+                self._samples = tuple(sample._replace(read_at=record.arrived) for sample in samples)
+                self._arrived, self._misread = record.arrived, None
             except SourceError as error:
                 self._misread = error
-            else:
-                self._samples, self._arrived, self._misread = tuple(samples), record.arrived, None
-            self._seen = record.number
         oldest = self.process.clock.monotonic() - self._stale
         # A record that cannot be parsed does not replace a fresh one.
         if record is not None and self._arrived >= oldest:
             return self._samples
         if self._misread is not None and record is not None and record.arrived >= oldest:
             raise self._misread
-        why = self.process.failure or Unavailable(Reason.STALE, "its last record is too old")
-        raise SourceError(why.reason, why.detail)
+        raise SourceError(*(self.process.failure or (Reason.STALE, "its last record is too old")))
 
     def close(self) -> None:
         """End the command."""
@@ -396,8 +380,8 @@ def stream(
     """
 
     def connect() -> LinePoll:
-        pattern = re.compile(begins.encode()) if begins else opening.encode()
-        process = LineProcess(command.argv(), silence=10 * interval, environment=command.environment, files=files, opening=pattern)
+        start = re.compile(begins.encode()) if begins else opening.encode()
+        process = LineProcess(command.argv(), silence=10 * interval, environment=command.environment, files=files, opening=start)
         return LinePoll(process, parse, 3 * interval, first)
 
     return connect

@@ -174,8 +174,8 @@ def _ps() -> list[tuple[int, int, int]]:
 
     with subprocess.Popen(["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=subprocess.PIPE, text=True) as listing:
         rows = [line.split() for line in listing.communicate(timeout=5)[0].splitlines()]
-    alive = [tuple(map(int, row[:3])) for row in rows if len(row) > 3 and not row[3].startswith("Z")]
-    return [(pid, parent, group) for pid, parent, group in alive if pid != listing.pid]
+    alive = (row for row in rows if len(row) > 3 and not row[3].startswith("Z") and row[0] != str(listing.pid))
+    return [(int(pid), int(parent), int(group)) for pid, parent, group, *_ in alive]
 
 
 def _is_marked(pid: int, mark: str) -> bool:

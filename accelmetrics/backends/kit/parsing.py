@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from accelmetrics.backends.contract import MOST_DEVICES
-from accelmetrics.backends.kit.fields import convert, quoted
+from accelmetrics.backends.kit.fields import LONGEST, convert, quoted
 from accelmetrics.schemas.errors import Reason, SourceError
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _CELL = re.compile(r"[^|\u2502\u2503\u2506\u2507\u250a\u250b\u2551]+")
 _SIDE = r"(n/?a|-+|\[[^\]]*\]|[+-]?[\d.]+ ?[a-z%\u00b0\u2103]*)"
 _PAIR = re.compile(rf"{_SIDE}\s*(?:/\s*{_SIDE}|\(\s*{_SIDE}\s*\))", re.IGNORECASE)
 _UNIT_AT_END = re.compile(r"[+-]?[\d.]+ ?([^\d\s.]+)")
-_LONGEST = 120
-"""Longest value in characters."""
 _HEADING, _WORD = re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+")
 _Span = tuple[int, int, str]
 """A heading: where it begins and ends in the line, and its text."""
@@ -177,8 +175,7 @@ def _cells(line: str) -> list[tuple[int, str]]:
     """Return the cells of a line between bars, each with the column where it begins."""
     cells = [(found.start(), found[0]) for found in _CELL.finditer(line)]
     # Some tables draw no bar at the left or right edge, so only an empty first or last cell is outside the table.
-    inner = slice(int(not cells[0][1].strip()), len(cells) - (not cells[-1][1].strip())) if cells else slice(0)
-    return cells[inner]
+    return cells[int(not cells[0][1].strip()) : len(cells) - (not cells[-1][1].strip())] if cells else []
 
 
 def _columns(heads: list[list[tuple[int, str]]], wrapped: bool) -> list[list[list[_Span]]]:
@@ -215,7 +212,7 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
         for (_, _, heading), value in zip(heads, map(" ".join, words), strict=True):
             name, unit = _unit_of(heading)
             found.setdefault(name, _append_unit(value, unit))
-            pair = _PAIR.fullmatch(value) if len(value) <= _LONGEST else None
+            pair = _PAIR.fullmatch(value) if len(value) <= LONGEST else None
             sides = [side.strip() for side in pair.groups() if side] if pair else []
             unit = unit or next((last[1] for side in sides if (last := _UNIT_AT_END.fullmatch(side))), "")
             for number, side in enumerate(sides):
@@ -357,7 +354,7 @@ def figure(value: object) -> object:
 
     A text without a number, or with several, is returned unchanged.
     """
-    found = re.findall(r"\d+", value) if isinstance(value, str) and len(value) <= _LONGEST else ()
+    found = re.findall(r"\d+", value) if isinstance(value, str) and len(value) <= LONGEST else ()
     return found[0] if len(found) == 1 else value
 
 

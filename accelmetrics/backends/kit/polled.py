@@ -420,8 +420,8 @@ class PolledReader:
             failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
             if failures:  # if all sources are closed, the driver is to be reopened
                 raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
-            name = "the machine" if place == MACHINE else driver.name_of(unit)
-            raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
+            lost = "the machine" if place == MACHINE else driver.name_of(unit)
+            raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {lost}", backend=driver.backend.name)
         found, read_at = self._values(place, state, polls, samples, progress)
         listed = [sample for sample in samples if sample is not None]
         answers = [answer for sample in listed if (answer := self._processes(sample, progress)) is not None]

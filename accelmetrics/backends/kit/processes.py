@@ -39,9 +39,6 @@ PACE = 0.95
 BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
 """Values of the device that ``{kind}.process.{i}`` repeats."""
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
-_LINKS_OF_ONE_THREAD = 3
-"""Hard links of ``/proc/PID/task`` of a process with one thread: two for the directory, and one per thread."""
-_LONGEST_NUMBER = 10
 _NUMBERS = re.compile(r"^NSpid:\s+([\d\t ]+)", re.MULTILINE)
 
 FIRST_PASS, LATER_PASS = 0.5, 0.05
@@ -51,12 +48,11 @@ AGAIN = 1024
 DESCRIPTORS = 1024
 """Most descriptors that are checked in one process."""
 UNSEEN = Unavailable(
-    Reason.NO_PERMISSION, "not every process could be looked into (another user's, or outside this container), and one of those may use it"
+    Reason.NO_PERMISSION,
+    "some processes could not be examined (another user's, or outside this container), and one of them may use the device",
 )
 WHOLE_MACHINE = "pid:[4026531836]"
 """The namespace in which every process has a number; a constant of the kernel (``PROC_PID_INIT_INO``)."""
-_KERNEL_THREAD, _FLAGS = 0x00200000, 6
-"""``PF_KTHREAD``, and the position of a task's flags after its name in ``/proc/PID/stat``."""
 NODES: Mapping[str, str] = {
     "nvidia": r"/dev/nvidia\d+",
     "amd": r"/dev/(kfd|dri/(card|renderD)\d+)",
@@ -200,8 +196,8 @@ class DriverNumbers:
         if namespace_of(1) == WHOLE_MACHINE:
             return True
         # Only root may read the namespace of process 1. For others, process 2 is a kernel thread if this is the whole machine.
-        words = (read_text("/proc/2/stat") or "").rpartition(")")[2].split()
-        return len(words) > _FLAGS and words[_FLAGS].isdecimal() and bool(int(words[_FLAGS]) & _KERNEL_THREAD)
+        flags = (read_text("/proc/2/stat") or "").rpartition(")")[2].split()[6:7]
+        return bool(flags) and flags[0].isdecimal() and bool(int(flags[0]) & 0x00200000)  # PF_KTHREAD
 
 
 _HIDDEN = "is another user's: this /proc hides those (hidepid)"
@@ -229,8 +225,8 @@ def node_pattern(device: DeviceIdentity) -> str:
         return NODES["nvidia"].replace(r"\d+", str(device.minor_number))
     if device.backend in NODES:
         return NODES[device.backend]
-    registered = BUILT_IN.get(device.backend)
-    nodes = () if registered is None else (registered.held,) if registered.held else registered.nodes
+    row = BUILT_IN.get(device.backend)
+    nodes = () if row is None else (row.held,) if row.held else row.nodes
     return "|".join(re.escape(node).replace(r"\*", r"\d+(-\d+)?") for node in nodes)
 
 
@@ -321,8 +317,7 @@ def inner_numbers(root: int) -> frozenset[int]:
     """Return every number that a process of the tree has in a namespace further in than the ``/proc`` that we read."""
     if not _has_proc():
         return frozenset()
-    statuses = map(read_status, descendants(root))
-    return frozenset(number for status in statuses if status for number in status[1][1:])
+    return frozenset(number for pid in descendants(root) if (status := read_status(pid)) for number in status[1][1:])
 
 
 def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
@@ -359,12 +354,12 @@ def _children(pid: int) -> list[int]:
     """List the processes that the threads of one process started; empty if it has ended."""
     task = f"/proc/{pid}/task"
     try:
-        single = os.stat(sysroot() + task).st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116  a sixth of what a listing costs
+        # The directory has two hard links, and one per thread. To ask for them is a sixth of what a listing costs.
+        threads = [str(pid)] if os.stat(sysroot() + task).st_nlink == 3 else list_directory(task)  # noqa: PTH116
     except OSError:
         return []
-    threads = [str(pid)] if single else list_directory(task)
     words = [word for thread in threads for word in (read_text(f"{task}/{thread}/children") or "").split()]
-    return [int(word) for word in words if word.isdigit() and len(word) < _LONGEST_NUMBER]
+    return [int(word) for word in words if word.isdigit() and len(word) < 10]
 
 
 def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
@@ -394,8 +389,7 @@ def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[
 
 def no_process(pid: int) -> str:
     """Return a message that a process named by the user does not exist, or is hidden."""
-    hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
-    return f"there is no process {pid}{f', or it {_HIDDEN}' if hidden else ''}"
+    return f"there is no process {pid}{f', or it {_HIDDEN}' if _has_proc() and exists('/proc/self') and not is_visible(1) else ''}"
 
 
 Look = tuple[Mapping[str, str], bool, int]
@@ -446,20 +440,20 @@ class NodeHolders:
         self._pending = [pid for pid in self._pending if pid in looks] or sorted(looks)
         until, self._patience = self._clock() + self._patience, LATER_PASS
         for pid in sorted(present - looks.keys(), reverse=True):
-            looks[pid] = self._look_through(pid)
+            looks[pid] = self._search(pid)
             progress.append(pid)
             if self._clock() >= until:
                 break
         calls = 0
         while self._pending and calls < AGAIN:
             pid = self._pending.pop()
-            looks[pid] = self._look_through(pid)
+            looks[pid] = self._search(pid)
             progress.append(pid)
             calls += looks[pid][2]
         self._looks = looks
         self.complete = len(looks) == len(present) and all(whole for _, whole, _ in looks.values()) and namespace_of("1") == WHOLE_MACHINE
 
-    def _look_through(self, pid: int) -> Look:
+    def _search(self, pid: int) -> Look:
         """Find the device nodes among the descriptors of one process, if this user may look."""
         directory = f"{sysroot()}/proc/{pid}/fd"
         user = os.geteuid()

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape, glob, has_magic
 from statistics import fmean
 from typing import Any
@@ -43,9 +44,9 @@ OFF = Unavailable(Reason.SUSPENDED, "the sensor has no value while what it measu
 """Reason for EAGAIN, the answer of a chip's thermal zones while they are powered down."""
 
 
-def highest(said: Any) -> object:
+def highest(printed: Any) -> object:
     """Return the highest number of a list, for example of clocks; a text without a number is returned unchanged."""
-    return max((int(each) for each in quoted(said).split() if each.isdecimal()), default=said)
+    return max((int(each) for each in quoted(printed).split() if each.isdecimal()), default=printed)
 
 
 def clocks(below: str = "device/devfreq/*/") -> tuple[Field, Field]:
@@ -54,15 +55,14 @@ def clocks(below: str = "device/devfreq/*/") -> tuple[Field, Field]:
     Args:
         below: The path to the directory of its clocks, with a slash at the end.
     """
-    places = (f"{below}available_frequencies", f"{below}max_freq")
-    return Field("smClock", f"{below}cur_freq", "Hz", zero_is_missing=True), Field("maxSmClock", places, "Hz", convert=highest)
+    return (
+        Field("smClock", f"{below}cur_freq", "Hz", zero_is_missing=True),
+        Field("maxSmClock", (f"{below}available_frequencies", f"{below}max_freq"), "Hz", convert=highest),
+    )
 
 
-_BLANK = " \t\r\n\0"
-"""Characters stripped from a text; a zero byte ends a text of the device tree."""
 _SELECTED = re.compile(r"\[([\w/]+)=([^\]]*)\]")
 _SEVERAL: Mapping[str, Callable[[list[Number]], Number]] = {"max": max, "mean": fmean}
-_BAR = re.compile(r"@bar([0-5])")
 
 
 class DeviceDirectory(DeviceRecord):
@@ -116,7 +116,7 @@ class DeviceDirectory(DeviceRecord):
         # The directory is either the device or one of a class, with the device behind the link.
         for place in ("power/runtime_status", "device/power/runtime_status") if self.wakes else ():
             if self._read(place) in ASLEEP:
-                raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
+                raise SourceError(Reason.SUSPENDED, f"{self.path} is suspended: reading it would wake it")
 
     def get(self, place: str) -> object:
         """Return the value at a place: text, a number, a reason, or None if there is nothing."""
@@ -136,7 +136,7 @@ class DeviceDirectory(DeviceRecord):
             return next(iter(re.findall(r"(?a:\d+)", name)[::-1]), "")
         if place in ("@pci", "@platform"):
             return self.bus_name if bool(PCI_ADDRESS.fullmatch(self.bus_name)) == (place == "@pci") else None
-        return self._bar(int(found[1])) if (found := _BAR.fullmatch(place)) else None
+        return self._bar(int(place[4:])) if re.fullmatch("@bar[0-5]", place) else None
 
     def instances(self, place: str) -> Iterator[str]:
         """Yield the instances that replace ``{}`` in a path."""
@@ -186,7 +186,7 @@ class DeviceDirectory(DeviceRecord):
         if which >= len(files):
             return None
         try:
-            return files[which].read().decode("utf-8", "replace").strip(_BLANK)
+            return files[which].read().decode("utf-8", "replace").strip(" \t\r\n\0")  # a zero byte ends a text of the device tree
         except BlockingIOError:
             return OFF
         except OSError as error:
@@ -209,8 +209,8 @@ class DeviceDirectory(DeviceRecord):
         return how(numbers) if numbers else None
 
     def _bar(self, region: int) -> int | None:
-        lines = str(self._read("device/resource") or self._read("resource") or "").splitlines()
         try:
+            lines = str(self._read("device/resource") or self._read("resource")).splitlines()
             first, last = (int(word, 16) for word in lines[region].split()[:2])
         except (IndexError, ValueError):
             return None
@@ -262,19 +262,13 @@ def directories(
         record: The class that reads a device's files: :class:`OnChip`, or a vendor's class with its own places.
         nodes: A regular expression of the device nodes that programs hold, to find programs by them. Its group is ``@number``.
     """
-    return _Connect((pattern, *more), drivers, processes, clients, record, nodes)
+    return _Connect(_Directories, (pattern, *more), drivers, processes, clients, record, nodes)
 
 
-class _Connect:
+class _Connect(partial[PollOnce]):
     """Opens directories. Listing them wakes no device, and each device checks by itself whether it is suspended."""
 
     wakes = False
-
-    def __init__(self, *about: Any) -> None:
-        self._about = about
-
-    def __call__(self) -> PollOnce:
-        return _Directories(*self._about)
 
 
 class _Directories:
@@ -299,13 +293,13 @@ class _Directories:
         self._known: dict[str, DeviceDirectory] = {}
 
     def __call__(self) -> Iterable[DeviceSample]:
-        paths = [path for each in self._patterns for path in _glob(each)]
-        drivers = ((path, link_name(f"{path}/device/driver") or link_name(f"{path}/driver")) for path in paths)
-        driven = [path for path, driver in drivers if not self._drivers or driver in self._drivers]
         # Devices that stay keep their open files. The others are opened again by new objects.
         known = {path: device for path, device in self._known.items() if device.look_again()}
-        about = (self._files, self._clients, self._holders)
-        self._known = {path: known.get(path) or self._record(path, *about) for path in driven if inode(path)}
+        self._known = {}
+        for path in (path for pattern in self._patterns for path in _glob(pattern)):
+            driver = link_name(f"{path}/device/driver") or link_name(f"{path}/driver")
+            if inode(path) and (not self._drivers or driver in self._drivers):
+                self._known[path] = known.get(path) or self._record(path, self._files, self._clients, self._holders)
         if self._holders is not None:
             self._holders.look([])
         return [DeviceSample(device, self._processes(device), begin=device.begin) for device in self._known.values()]

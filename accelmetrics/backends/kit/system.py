@@ -37,13 +37,8 @@ ASLEEP = ("suspended", "suspending")
 """``power/runtime_status`` of a suspended PCI device. Almost any call to its driver would wake it."""
 BUS_LASTS = 1.0
 """Seconds for which a scan of the PCI bus is reused."""
-_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
-_NODE = r"(?a:\d{1,4})"
-_CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 # A page: the kernel returns most files of /sys in one.
 _FIRST_SIZE = 4096
-_LONGEST_LINE = 2048
-"""Bytes, several times a line in a list of devices."""
 
 
 def sysroot() -> str:
@@ -154,8 +149,9 @@ class KeptFile:
             self._fd = os.open(sysroot() + self.path, os.O_RDONLY)
         try:
             data = os.pread(self._fd, self._size, 0)
-            # A read that leaves room has reached the end, so the usual file costs one call.
-            if len(data) < (_FIRST_SIZE - _LONGEST_LINE if self._pieces else self._size):
+            # A read that leaves room has reached the end, so the usual file costs one call. A page cut between two lines has less room
+            # than a line, and no line is half a page.
+            if len(data) < (_FIRST_SIZE // 2 if self._pieces else self._size):
                 return data
             whole = data
             while data:
@@ -309,16 +305,16 @@ def pci_slot(address: str) -> tuple[int | None, str]:
     address = pci_address(address)
     if PCI_ADDRESS.fullmatch(address) is None:
         return None, ""
-    device = f"{PCI}/{address}"
     # The node is -1 on a machine that has none.
-    node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
-    return int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else ""
+    node, cpus = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("numa_node", "local_cpulist"))
+    is_list = re.fullmatch(r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})", cpus)
+    return int(node) if re.fullmatch(r"(?a:\d{1,4})", node) else None, cpus if is_list else ""
 
 
 def upstream(address: str) -> tuple[str, ...]:
     """Return the path to a PCI device: the host bridge, each bridge below it, the device. Empty if the kernel does not show it."""
     names = os.path.realpath(f"{sysroot()}{PCI}/{address}").split("/") if PCI_ADDRESS.fullmatch(address) else []
-    start = next((place for place, name in enumerate(names) if _HOST_BRIDGE.fullmatch(name)), len(names))
+    start = next((place for place, name in enumerate(names) if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", name)), len(names))
     return tuple(names[start:])
 
 

@@ -26,8 +26,6 @@ from typing import Any
 from accelmetrics.backends.guard import at_fork
 from accelmetrics.schemas.metric import NOTHING
 
-STATUS_SIZE = 16
-"""Bytes of the longest message from a watchdog."""
 FORK_PATIENCE = 1.0
 """Seconds for which a fork waits for a process that is being started."""
 
@@ -98,12 +96,12 @@ class Watchdog(subprocess.Popen[bytes]):
             undo.callback(self.control.close)
             passed = fcntl(child_end, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
             try:
-                details = (os.getpid(), passed, len(packed), mark, directory)
                 # -I and -S: a fast start, without the program's PYTHON* variables and packages.
-                watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, details)]
+                watchdog = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py")]
+                watchdog += map(str, (os.getpid(), passed, len(packed), mark, directory))
                 # A new session, so that killing the process's group leaves our program alone.
                 with Watchdog.starting:
-                    super().__init__([*watched, *argv], pass_fds=(passed,), start_new_session=True, **popen)
+                    super().__init__([*watchdog, *argv], pass_fds=(passed,), start_new_session=True, **popen)
             finally:
                 os.close(passed)
             _WATCHDOGS.add(self)
@@ -120,7 +118,7 @@ class Watchdog(subprocess.Popen[bytes]):
             OSError: The process could not be started.
         """
         try:
-            message = self.control.recv(STATUS_SIZE)
+            message = self.control.recv(16)  # more than its longest
         except ConnectionError:
             message = b""
         if message.startswith((b"!", b"?")):

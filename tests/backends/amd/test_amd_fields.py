@@ -225,7 +225,7 @@ def test_energy_is_the_counter_in_its_own_unit_where_it_is_printed() -> None:
     assert read({}, "energyJoules") == (Reason.NOT_SUPPORTED, NO_ENERGY)
 
 
-NO_ENERGY = 'rocm-smi gives no "Energy counter"; rocm-smi gives no "Accumulated Energy (uJ)"'
+NO_ENERGY = 'rocm-smi does not report "Energy counter"; rocm-smi does not report "Accumulated Energy (uJ)"'
 
 
 @pytest.mark.parametrize("steps", [10**8, 279426720261621, 2**58])

@@ -53,7 +53,7 @@ def test_an_idle_ipu_is_read_too(stand_in: GcipuinfoStandIn, sampler: Sampler) -
         "speed (GT/s)": Reason.NOT_SUPPORTED,
         "total board power (W)": Reason.NOT_SUPPORTED,
     }
-    assert 'no "link speed"' in snapshot.unavailable["ipu.2.link speed (GT/s)"].detail
+    assert 'not report "link speed"' in snapshot.unavailable["ipu.2.link speed (GT/s)"].detail
 
 
 def test_a_utilisation_that_is_missing_while_a_program_runs_is_not_supported(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:

@@ -138,7 +138,7 @@ def test_a_place_without_a_value_makes_way_and_one_with_a_wrong_value_does_not()
     rows = (Field("temp", ("edge", "junction"), "C"),)
     assert read(rows, {"edge": "N/A", "junction": "55"}) == {"temp": 55}
     assert reason_of(read(rows, {"edge": "hot", "junction": "55"})["temp"]) == Reason.PARSE_ERROR
-    assert read(rows, {})["temp"] == Unavailable(Reason.NOT_SUPPORTED, 'tool gives no "edge"')
+    assert read(rows, {})["temp"] == Unavailable(Reason.NOT_SUPPORTED, 'tool does not report "edge"')
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_of_several_rows_of_a_metric_the_first_that_has_a_value_stands() -> None
     found = read(rows, {"board": 9999, "energy": 7})["powerWatts"]
     assert isinstance(found, Unavailable)
     assert found.reason == Reason.INVALID_VALUE
-    assert all(words in found.detail for words in ("above 4000 W", 'no "chip"', "a rate needs two"))
+    assert all(words in found.detail for words in ("above 4000 W", 'not report "chip"', "a rate needs two"))
     assert Table("tool", "npu", rows).words == {"powerWatts": 'tool "board"; else tool "chip"; else tool "energy", rise per second'}
 
 
@@ -255,7 +255,7 @@ def test_a_row_with_a_placeholder_is_read_of_each_instance() -> None:
     found = read(rows[1:], {"chips": {"3": {"ecc": 7}, "12": {"ecc": Unavailable(Reason.NO_PERMISSION, "root")}, "13": {"x": 1}}}, kind="")
     assert found["trn.device.3.mem_ecc_corrected"] == 7
     assert found["trn.device.12.mem_ecc_corrected"] == (Reason.NO_PERMISSION, "root")
-    assert found["trn.device.13.mem_ecc_corrected"] == (Reason.NOT_SUPPORTED, 'tool gives no "chips.13.ecc"')
+    assert found["trn.device.13.mem_ecc_corrected"] == (Reason.NOT_SUPPORTED, 'tool does not report "chips.13.ecc"')
     table = Table("tool", "", rows[1:])
     assert table.words == {"trn.device.{i}.mem_ecc_corrected": 'tool "chips.{}.ecc"'}
     assert table.missing(Unavailable(Reason.STALE)) == {}

@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.guard import WAITS
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, commands, line_process
-from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, LineRecord, Lines
+from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, LineRecord, split_lines
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
@@ -83,27 +83,19 @@ class Clock:
 def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
     text = b"".join(line + b"\n" for line in lines) + b"rest"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    reader = Lines(100)
-    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    found = [line for piece in pieces for line in reader.feed(piece)]
-    assert found == [line.strip() for line in lines if line.strip()]
-    assert reader.dropped == 0
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_line_above_the_bound_is_passed_over_and_the_next_is_whole(size: int) -> None:
-    reader = Lines(20)
-    text = b"x" * 50 + b"\n" + b"y" * 20 + b"\n"
-    found = [line for begin in range(0, len(text), size) for line in reader.feed(text[begin : begin + size])]
-    assert found == [b"y" * 20]
-    assert reader.dropped == 1
+    found, pending = [], b""
+    for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        ended, pending = split_lines(pending + text[begin:end], 100)
+        found += ended
+    assert (found, pending) == (lines, b"rest")
 
 
 def test_a_line_without_end_takes_no_memory() -> None:
-    reader = Lines(1000)
+    pending = b""
     for _ in range(100):
-        assert reader.feed(b"x" * 999) == []
-    assert len(reader._begun) <= 1001
+        ended, pending = split_lines(pending + b"x" * 999, 1000)
+        assert ended == []
+    assert len(pending) == 1001, "one byte above the bound: it is known to be too long"
 
 
 # Reading
@@ -311,7 +303,7 @@ def test_a_child_that_closes_its_outputs_and_lives_on_is_ended(start: Start) -> 
     stream = start(TICK + "say(json.dumps({'pid': os.getpid()}) + '\\n'); os.close(1); os.close(2); time.sleep(60)", silence=0.3)
     pid = child_of(stream)
     wait_for(lambda: stream.ends == 1 and gone(pid))
-    assert stream.failure == (Reason.TIMED_OUT, "program0 gave no record for 0.3 s and was killed")
+    assert stream.failure == (Reason.TIMED_OUT, "program0 printed no record for 0.3 s and was killed")
 
 
 def test_what_a_dead_child_left_behind_is_killed(start: Start) -> None:

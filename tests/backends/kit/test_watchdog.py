@@ -100,7 +100,7 @@ def program(text: str, traces: Traces) -> Program:
     return Program(PREFACE + dedent(text), str(traces.scratch), traces.script, env={**os.environ, "PYTHONPATH": root})
 
 
-@pytest.mark.parametrize("moment", ["__init__", "hear", "release", "end", "await_end"])
+@pytest.mark.parametrize("moment", ["__init__", "receive", "release", "end", "await_end"])
 def test_it_may_be_killed_at_any_step_of_a_run(moment: str, traces: Traces) -> None:
     """Of a run that ends by itself, and for the fourth of one that is late."""
     with program(f"die_after({moment!r})\nrun('echo out > left', 20)\nrun('sleep 120', 0.01)", traces) as running:
