@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accelmetrics.backends.kit.bounds import TIMES_LIMIT
+from accelmetrics.backends.contract import TIMES_LIMIT
 from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,

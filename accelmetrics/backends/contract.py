@@ -47,6 +47,8 @@ Value = Number | Unavailable
 """Value of one metric: a number, or the reason why there is none."""
 MOST_DEVICES = 1024
 """Largest number of devices of one driver. A driver that reports more is not believed."""
+TIMES_LIMIT = 10
+"""Highest plausible power draw, as a multiple of the power limit. Short peaks above the limit are real."""
 # Shared by all readings without missing values, so it must not be changed.
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
 NOT_NEEDED = Unavailable(Reason.NOT_SUPPORTED, "it is not read, since nothing that is wanted depends on it")

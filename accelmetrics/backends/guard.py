@@ -94,10 +94,9 @@ def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outco
         seconds = time.perf_counter() - started
         if _is_from_signal(error):
             raise  # the user's own: the program ends, or its handler decides
-        if call is _worded:  # putting the exception into words failed too: its type must do
-            return Outcome(None, Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
-        worded = guarded(_worded, error)
-        return Outcome(None, worded.value or Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
+        # If putting the exception into words fails too, its type must do.
+        words = None if call is _worded else guarded(_worded, error).value
+        return Outcome(None, words or Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
     return Outcome(value, None, None, time.perf_counter() - started)
 
 
@@ -159,8 +158,8 @@ class WarnOnce:
             self._known.add(kind)
             from accelmetrics.schemas.log import log  # loads logging, which a plain sample does not need
 
-            bounded = [detail[:LONGEST] if type(detail) is str else detail for detail in details]
-            guarded(log.warning, (self._head + words)[:LONGEST], *bounded)  # a log handler of the program may raise
+            details = tuple(detail[:LONGEST] if type(detail) is str else detail for detail in details)
+            guarded(log.warning, (self._head + words)[:LONGEST], *details)  # a log handler of the program may raise
 
     def user(self, kind: object, words: str) -> None:
         """Warn with :func:`warn_user` unless there was a warning of this kind."""

@@ -25,18 +25,12 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
 
 PREFIX = "openmetrics"
-EXTRA = "openmetrics"
 INTERVAL, TIMEOUT = 5.0, 3.0
 """Default interval and timeout in seconds."""
-LONGEST = 3600.0
 LARGEST_ANSWER = 8 * 1024 * 1024
 MOST_SERIES = 4096
-OK, DENIED = 200, (401, 403)
-TAKEN = frozenset({"gauge", "counter", "unknown", "untyped"})
 OPENMETRICS = "application/openmetrics-text"
 ACCEPT = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
-GPU = "gpu"
-"""Label of DCGM's exporter that distinguishes GPUs."""
 OPTIONS = ("name", "filter", "interval", "timeout")
 """Options in the query of the address. They are not sent to the endpoint."""
 ROW = Metric(
@@ -108,14 +102,14 @@ class OpenMetricsBackend:
         return Detection(True, f"{self.shown} was configured")
 
     def open(self) -> OpenMetricsDriver:
-        require("prometheus_client", EXTRA, "prometheus-client")
+        require("prometheus_client", PREFIX, "prometheus-client")
         headers = {"user-agent": f"accelmetrics/{__version__}", "accept": ACCEPT}
         try:
             # One byte more than allowed, so that an answer that is too large is noticed.
-            client = HttpClient(self.url, self.timeout, EXTRA, headers, largest=LARGEST_ANSWER + 1)
+            client = HttpClient(self.url, self.timeout, PREFIX, headers, largest=LARGEST_ANSWER + 1)
             client.open()
         except (OSError, ValueError) as error:
-            raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be asked: {error}", backend=self.name) from error
+            raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be read: {error}", backend=self.name) from error
         return OpenMetricsDriver(self, client, self._clock)
 
     def coverage(self) -> Coverage:
@@ -151,21 +145,21 @@ class OpenMetricsDriver:
         try:
             status, kind, body = self._client.ask()
         except OSError as error:
-            late = isinstance(error, TimeoutError)
-            raise SourceError(Reason.TIMED_OUT if late else Reason.DRIVER_UNAVAILABLE, str(error), backend=self._backend.name) from error
+            reason = Reason.TIMED_OUT if isinstance(error, TimeoutError) else Reason.DRIVER_UNAVAILABLE
+            raise SourceError(reason, str(error), backend=self._backend.name) from error
         progress.append(None)
         at = self._clock.monotonic()
-        if status != OK:
-            raise self._failure(Reason.NO_PERMISSION if status in DENIED else Reason.DRIVER_ERROR, f"it answers {status}")
+        if status != 200:
+            raise self._failure(Reason.NO_PERMISSION if status in (401, 403) else Reason.DRIVER_ERROR, f"it answers {status}")
         if len(body) > LARGEST_ANSWER:
-            raise self._failure(Reason.INVALID_VALUE, f"it answers more than {LARGEST_ANSWER >> 20} MiB")
+            raise self._failure(Reason.INVALID_VALUE, f"the answer is larger than {LARGEST_ANSWER >> 20} MiB")
         try:
             samples = list(samples_of(body.decode("utf-8", "replace"), kind == OPENMETRICS, self._backend.filters))
         except ValueError as error:
-            raise self._failure(Reason.PARSE_ERROR, f"what it answers is no page of metrics: {error}") from error
+            raise self._failure(Reason.PARSE_ERROR, f"the answer is no page of metrics: {error}") from error
         reasons: dict[str, Unavailable] = {}
         if len(samples) > MOST_SERIES:
-            why = f"{self._backend.shown} has {len(samples)} series, of which the first {MOST_SERIES} are taken: choose some with filter="
+            why = f"{self._backend.shown} has {len(samples)} series, and the first {MOST_SERIES} are read: select some with filter="
             reasons = {f"{self._backend.name}.{samples[MOST_SERIES][0]}": Unavailable(Reason.NOT_SUPPORTED, why)}
         return Reading.of(dict(self._keyed(samples[:MOST_SERIES])), reasons, read_at=at)
 
@@ -182,10 +176,10 @@ class OpenMetricsDriver:
             fresh = sorted(now - known.keys())
             start = max(known.values(), default=-1) + 1
             numbers: Iterable[int] = range(start, start + len(fresh))
-            gpus = [dict(labels).get(GPU, "") for labels in fresh]
-            numbered = all(gpu.isascii() and gpu.isdecimal() and len(gpu) < 5 for gpu in gpus)
-            if not known and numbered and len(set(map(int, gpus))) == len(gpus):  # each series has another GPU
-                numbers = map(int, gpus)
+            # DCGM's exporter labels the series of a GPU with its number.
+            gpus = [int(gpu) for labels in fresh if re.fullmatch(r"(?a:\d{1,4})", gpu := dict(labels).get("gpu", ""))]
+            if not known and len(set(gpus)) == len(fresh):  # each series has another GPU
+                numbers = gpus
             known.update(zip(fresh, numbers, strict=True))
             if len(known) > MOST_SERIES:  # labels that change at every reading: keep only the current ones
                 self._numbers[metric] = known = {labels: known[labels] for labels in now}
@@ -216,7 +210,7 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
     for family in parse(text):
         # The parser of the older format adds `_total` to the name of every counter, also if the page has none, as DCGM's.
         added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
-        for sample in family.samples if family.type in TAKEN else ():
+        for sample in family.samples if family.type in ("gauge", "counter", "unknown", "untyped") else ():
             name = sample.name.removesuffix("_total" if added else "")
             if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, pattern) for pattern in filters)):
                 yield name, tuple(sorted(sample.labels.items())), float(sample.value)
@@ -227,6 +221,6 @@ def _seconds(option: str, values: Sequence[str], usual: float) -> float:
         value = float(values[-1]) if values else usual
     except ValueError:
         value = 0.0
-    if not 0.1 <= value <= LONGEST:
-        raise InvalidOptionError(f"openmetrics?{option} is {values[-1]!r}: it must be a number of seconds from 0.1 to {LONGEST:g}")
+    if not 0.1 <= value <= 3600.0:
+        raise InvalidOptionError(f"openmetrics?{option} is {values[-1]!r}: it must be a number of seconds from 0.1 to 3600")
     return value

@@ -20,7 +20,7 @@ from accelmetrics.backends.guard import guarded, warn_user
 from accelmetrics.backends.kit.system import find_registered
 from accelmetrics.backends.loading import import_modules
 from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, UnknownNameError
 from accelmetrics.schemas.metric import Metric
 
 if TYPE_CHECKING:
@@ -83,23 +83,30 @@ class BuiltInBackend:
 
 
 class BrokenBackend:
-    """Placeholder for a plug-in that could not be loaded, so that it is reported like a source that does not open."""
+    """Placeholder for a backend that cannot be used: a plug-in that could not be loaded, or one that the user switched off.
 
-    kind: DeviceKind | None = None
+    Args:
+        name: Its name.
+        message: Why it cannot be used, for ``doctor`` and for the error of opening it.
+        kind: The kind of its devices, if known.
+        present: Whether it is reported like a source that does not open, so that the user sees the failure.
+        advice: What to do.
+    """
+
     interval = 0.0
-    ADVICE = "fix or uninstall the package that registers it"
 
-    def __init__(self, name: str, target: str, failure: Unavailable) -> None:
+    def __init__(self, name: str, message: str, kind: DeviceKind | None = None, present: bool = True, advice: str = "") -> None:
         self.name = name
-        self._message = f"the plug-in {target} could not be loaded: {failure.detail}"
+        self.kind = kind
+        self._detection = Detection(present, message, advice=advice)
 
     def detect(self) -> Detection:
-        """Return "present", so that the user sees the failure."""
-        return Detection(True, self._message, advice=self.ADVICE)
+        """Return what is wrong."""
+        return self._detection
 
     def open(self) -> Driver:
-        """Raise ``SourceError`` with the message of the failed import."""
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice=self.ADVICE)
+        """Raise ``SourceError`` with what is wrong."""
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, self._detection.evidence, backend=self.name, advice=self._detection.advice)
 
     def coverage(self) -> Coverage:
         """Return an empty coverage."""
@@ -108,18 +115,6 @@ class BrokenBackend:
     def own_metrics(self) -> Iterable[Metric]:
         """Return an empty tuple."""
         return ()
-
-
-class DisabledBackend(BrokenBackend):
-    """Placeholder for a backend that the user has switched off. It is neither detected nor loaded nor opened."""
-
-    def __init__(self, name: str, kind: DeviceKind | None) -> None:
-        self.name, self.kind = name, kind
-        self._message = f"switched off by {DISABLE}"
-
-    def detect(self) -> Detection:
-        """Return "not present"."""
-        return Detection(False, self._message)
 
 
 def declared(name: str) -> Coverage:
@@ -146,11 +141,11 @@ def load(name: str) -> Backend:
     """
     if name in _loaded:
         return _loaded[name]
-    backend: Backend
     row = built_in.BUILT_IN.get(name)
     # Checked first, so that a disabled backend is not even imported.
     if name in _switched_off(os.environ.get(DISABLE, "")):
-        backend = DisabledBackend(name, None if row is None else row.kind)
+        kind = None if row is None else row.kind
+        backend: Backend = BrokenBackend(name, f"switched off by {DISABLE}", kind, present=False)
     elif name.startswith(ENDPOINT):
         from accelmetrics.backends.openmetrics import OpenMetricsBackend
 
@@ -163,8 +158,9 @@ def load(name: str) -> Backend:
     else:
         outcome = guarded(_import, name)
         target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
-        failure = outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None")
-        backend = BrokenBackend(name, target, failure) if outcome.value is None else outcome.value
+        why = f"the plug-in {target} could not be loaded: {outcome.failure.detail if outcome.failure is not None else 'it is None'}"
+        advice = "fix or uninstall the package that registers it"
+        backend = BrokenBackend(name, why, advice=advice) if outcome.value is None else outcome.value
     # Two threads may both create an object. `setdefault` gives both the same one, without a lock that a fork could copy while it is held.
     return _loaded.setdefault(name, backend)
 
@@ -192,9 +188,8 @@ def _import(name: str) -> Backend:
     # The entry point may name a class or a function that returns the backend.
     if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
         loaded = loaded()
-    missing = _missing(loaded)
-    if missing:
-        raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
+    if missing := _missing(loaded):
+        raise TypeError(f"it is not a backend: it lacks {', '.join(missing)}")
     backend = cast(Backend, loaded)
     if backend.name != name:
         raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
@@ -208,15 +203,14 @@ def prepare(backend: Backend) -> None:
         SourceError: A library that is being loaded hangs, so no module can be imported now (``timed_out``).
     """
     row = built_in.BUILT_IN.get(backend.name)
-    if row is not None and not isinstance(backend, DisabledBackend):
+    if row is not None and not isinstance(backend, BrokenBackend):
         # All at once and before a library is loaded: once a library's constructor hangs, nothing more can be imported.
         import_modules(resolve_name(name, __package__) for name in (f".{row.name}", *row.imports))
 
 
 def _missing(candidate: object) -> list[str]:
     """Return the required attributes that this object does not have."""
-    parts = ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics")
-    return [part for part in parts if not hasattr(candidate, part)]
+    return [part for part in ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics") if not hasattr(candidate, part)]
 
 
 def is_registered(backend: Backend) -> bool:
@@ -241,8 +235,7 @@ def items_of(selection: BackendChoice | None) -> tuple[str | Backend, ...] | Non
 
 def named(selection: BackendChoice | None) -> frozenset[str]:
     """Return the names of backends that are selected one by one. They are opened even if detection finds nothing."""
-    items = items_of(selection) or ()
-    return frozenset(item if isinstance(item, str) else item.name for item in items) - {*GROUPS}
+    return frozenset(item if isinstance(item, str) else item.name for item in items_of(selection) or ()) - {*GROUPS}
 
 
 def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
@@ -263,9 +256,8 @@ def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
         if isinstance(item, type):
             raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
         if not isinstance(item, str):
-            if missing := _missing(item):
-                lacks = ", ".join(missing)
-                raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {lacks}")
+            if missing := ", ".join(_missing(item)):
+                raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {missing}")
             chosen.append(item)
         elif item.startswith("-"):
             excluded.update(_members(item[1:].strip()))
@@ -284,9 +276,8 @@ def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
     if not chosen:
         raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
     listed = [backend.name for backend in chosen]
-    twice = {name for name in listed if listed.count(name) > 1}
-    if twice:
-        raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
+    if repeated := sorted({name for name in listed if listed.count(name) > 1}):
+        raise InvalidOptionError(f"backends names {', '.join(repeated)} more than once")
     for backend in chosen:
         add_own_metrics(backend)
     # Device numbers follow this order: built-in backends, then others by name. The host comes last.
@@ -330,5 +321,5 @@ def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tu
     pins: dict[str, Callable[[str], Backend]] = {each.name: getattr(each, "pinned") for each in backends if hasattr(each, "pinned")}  # noqa: B009
     for name, source in wanted.items():
         if name not in pins:
-            raise InvalidOptionError(f"{name}_source is {source!r}, and the backend {name} is not among those that are read")
+            raise InvalidOptionError(f"{name}_source is {source!r}, but the backend {name} is not selected")
     return tuple(pins[backend.name](wanted[backend.name]) if backend.name in wanted else backend for backend in backends)

@@ -187,7 +187,7 @@ def test_an_answer_that_was_not_asked_for_in_that_form_is_not_unpacked(endpoint:
         (302, "", "driver_error", "it answers 302"),
         (401, "", "no_permission", "it answers 401"),
         (200, "<html>", "parse_error", "no page of metrics"),
-        (200, "a" * (LARGEST_ANSWER + 1), "invalid_value", "more than 8 MiB"),
+        (200, "a" * (LARGEST_ANSWER + 1), "invalid_value", "larger than 8 MiB"),
     ],
 )
 def test_endpoints_that_give_nothing(status: int, page: str, reason: str, said: str, endpoint: Endpoint) -> None:
@@ -228,7 +228,7 @@ def test_too_many_series_are_cut_and_told(endpoint: Endpoint) -> None:
     driver = OpenMetricsBackend(f"{endpoint.url}?name=e").open()
     reading = driver.read(0, [])
     assert len(reading.blocks[0].names) == MOST_SERIES
-    assert "choose some with filter=" in reading.unavailable["openmetrics.e.a"].detail
+    assert "select some with filter=" in reading.unavailable["openmetrics.e.a"].detail
     driver.close()
 
 

@@ -74,7 +74,7 @@ print(accelmetrics.sample(["acme"], isolation="process").metrics)
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(1)", "SystemExit: 1"),
         ("", "has no attribute 'backend'"),
-        ("backend = 42", "it is no backend: it lacks name, kind, interval, detect, open, coverage, own_metrics"),
+        ("backend = 42", "it is not a backend: it lacks name, kind, interval, detect, open, coverage, own_metrics"),
         (PLUG_IN.replace('"acme", "gpu"', '"nvidia", "gpu"'), "it calls itself 'nvidia', not 'acme'"),
         ("class Panic(BaseException): pass\ndef backend(): raise Panic('at the factory')", "Panic: at the factory"),
     ],
@@ -125,9 +125,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 
 def test_a_broken_backend_fails_to_open_with_its_words() -> None:
-    from accelmetrics.schemas.errors import Unavailable
-
-    broken = registry.BrokenBackend("acme", "acme:backend", Unavailable("driver_error", "boom"))
+    broken = registry.BrokenBackend("acme", "acme:backend could not be loaded: boom")
     with pytest.raises(SourceError, match="acme:backend could not be loaded: boom"):
         broken.open()
     with Sampler([broken]) as sampler:

@@ -74,7 +74,7 @@ def test_a_source_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_a_pin_without_its_backend_is_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="amd_source is 'sysfs', and the backend amd is not among those that are read"):
+    with pytest.raises(InvalidOptionError, match="amd_source is 'sysfs', but the backend amd is not selected"):
         Sampler(["host"], amd_source="sysfs")
 
 

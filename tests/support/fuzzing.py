@@ -16,7 +16,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, ReadOptions
 from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend
-from accelmetrics.backends.kit.bounds import possible
+from accelmetrics.backends.kit.fields import possible
 from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import Reason, SourceError

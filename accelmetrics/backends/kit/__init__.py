@@ -1,7 +1,6 @@
 """Building blocks for a vendor's backend. ``docs/backends.md`` explains how to write one.
 
-- :mod:`~accelmetrics.backends.kit.fields`: tables that map a vendor's record to metrics, with units;
-- :mod:`~accelmetrics.backends.kit.bounds`: the range of plausible values;
+- :mod:`~accelmetrics.backends.kit.fields`: tables that map a vendor's record to metrics, with units and plausible values;
 - :mod:`~accelmetrics.backends.kit.parsing`: parsers for the output of tools;
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source reports all devices at once, and how devices are recognised;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,

@@ -11,8 +11,15 @@ table of rows maps it to metrics::
         Rate("gpu", "busy_time", "us"),                                    # from a counter
     )
 
-Values are in the catalogue's unit and within the plausible range. Placeholders such as ``N/A`` are never values: every other answer
-becomes the reason why the metric is missing.
+Values are in the catalogue's unit and plausible: by unit, by metric, and in relation to one another. Any other value is
+``invalid_value``. Placeholders such as ``N/A`` are never values: every other answer becomes the reason why the metric is missing.
+
+- Absent sensors answer with numbers: 65535 or -273 °C, or an all-ones register of microwatts that reads as 4294.97 W.
+- No device has a limit, a size, a link, a threshold or a highest clock of 0.
+- A device may draw up to ten times its power limit for a moment. A limit of less than half a watt means that there is no limit.
+- A chip is below 0 °C only if it is idle in a cold place. A negative temperature is rejected if the chip computes, draws more than
+  a quarter of its limit, or has another sensor at 20 °C or more. Temperatures below -40 °C are always rejected, since no chip is
+  made for them.
 """
 
 from __future__ import annotations
@@ -25,8 +32,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
-from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, STEADY, hold_together, possible
+from accelmetrics.backends.contract import MOST_DEVICES, TIMES_LIMIT, Block, Number, Processes, Reading, Value
 from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
@@ -71,6 +77,36 @@ PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
 _SPELLINGS = str.maketrans({"°": "", "'": "", "℃": "C", "µ": "u", "μ": "u"})
 GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 """PCIe generation by GT/s of a lane."""
+BY_UNIT: dict[str, tuple[float, float]] = {
+    "%": (0, 1000),
+    "W": (0, 4000),
+    "Cel": (-40, 150),
+    "MHz": (0, 20_000),
+    "By": (0, 2**50),
+    "By/s": (0, 2**50),
+    "J": (0, 1e13),
+    "GT/s": (0, 1000),
+    "rpm": (0, 100_000),
+    "s": (0, 1e9),
+    "us": (0, 1e15),
+    "1": (0, 2**53),
+}
+"""Smallest and largest value by the catalogue's unit."""
+# A smaller limit or threshold means that there is none.
+AT_LEAST = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}
+"""Smallest value by metric, where it is above the unit's smallest value."""
+# Registers of absent sensors read as all ones.
+ALL_ONES = (2**32 - 1, 2**64 - 1)
+STEADY = frozenset(
+    {
+        *("enforcedPowerLimitWatts", "memoryTotalBytes", "maxSmClock", "maxMemoryClock", "tempLimit.slowdown", "tempLimit.shutdown"),
+        *("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth"),
+    }
+)
+"""Metrics that seldom change: limits, sizes, links, highest clocks."""
+NEVER_ZERO = STEADY | {"energyJoules"}
+"""Metrics for which 0 means that there is no value."""
+ACTIVITY = ("gpu", "utilization", "ipu utilisation (%)", "neuroncore_utilization", "dutyCycle")
 _SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 _MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
@@ -644,6 +680,41 @@ class Table:
         # The number is left out: it may differ at each reading, and each new reason would make a new header.
         wrong = "all bits are set, in" if value in ALL_ONES else f"below {low:g}" if value < low else f"above {high:g}"
         return Unavailable(Reason.INVALID_VALUE, f"{wrong} {metric.unit}")
+
+
+@lru_cache(maxsize=1024)
+def possible(metric: Metric, high: float | None = None) -> tuple[float, float]:
+    """Return the smallest and the largest plausible value of a metric.
+
+    Args:
+        metric: Its row of the catalogue.
+        high: The largest value, if it differs from the unit's.
+    """
+    low, most = BY_UNIT.get(metric.unit, (-math.inf, math.inf))
+    low, most = AT_LEAST.get(metric.name, low), most if high is None else high
+    return (
+        low if metric.minimum is None else max(low, metric.minimum),
+        most if metric.maximum is None else min(most, metric.maximum),
+    )
+
+
+def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
+    """Replace implausible values of one device by a reason, judged by its other values.
+
+    Args:
+        found: Its values and reasons, by metric.
+        temperatures: The metrics that are temperatures of the chip.
+    """
+    known = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+    power, limit = known.get("powerWatts"), known.get("enforcedPowerLimitWatts")
+    if power is not None and limit is not None and power > TIMES_LIMIT * limit:
+        found["powerWatts"] = Unavailable(Reason.INVALID_VALUE, f"above {TIMES_LIMIT} times the limit of {limit:g} W")
+    degrees = {name: known[name] for name in temperatures if name in known}
+    cold = [name for name, value in degrees.items() if value < 0]
+    # Without a known limit no draw counts as work. No sensor of an idle chip reaches 20 °C in a cold place.
+    is_drawing = (power or 0) > 0.25 * (math.inf if limit is None else limit)
+    if cold and (is_drawing or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees.values()) >= 20):
+        found.update(dict.fromkeys(cold, Unavailable(Reason.INVALID_VALUE, "below 0 °C, of a chip that works")))
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:

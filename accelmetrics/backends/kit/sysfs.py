@@ -76,7 +76,7 @@ class DeviceDirectory(DeviceRecord):
     - ``max:`` or ``mean:`` before a path is that of all matching files; a sensor that is absent does not count.
     - ``{}`` is replaced by the instance, in a row that is read for each: ``tile0/gt{}/freq0/act_freq``.
     - ``@name`` is the directory's name, ``@number`` the last number in it, ``@pci`` and ``@platform`` the device's name on that
-      bus, ``@bar2`` the size of a PCI device's memory region in bytes.
+      bus, ``@bar2`` the size of a PCI device's memory region in bytes, ``@compatible`` its name in the device tree.
     - ``@clients.memory`` and ``@clients.<word>`` are the use by all programs, as :meth:`.DrmClients.total` returns it.
 
     Args:
@@ -132,6 +132,10 @@ class DeviceDirectory(DeviceRecord):
         name = self.path.rpartition("/")[2]
         if place == "@name":
             return name
+        if place == "@unified":
+            return not self.wakes
+        if place == "@compatible":
+            return str(self._read("device/of_node/compatible") or "").partition("\0")[0]
         if place == "@number":
             return next(iter(re.findall(r"(?a:\d+)", name)[::-1]), "")
         if place in ("@pci", "@platform"):
@@ -221,19 +225,10 @@ class DeviceDirectory(DeviceRecord):
 class OnChip(DeviceDirectory):
     """A device on the processor's chip. Its files answer while it is suspended, without waking it.
 
-    It has two more places: ``@unified`` is always true, since the device shares the host's memory, and ``@compatible`` is its name
-    in the device tree.
+    ``@unified`` is always true there, since the device shares the host's memory.
     """
 
     wakes = False
-
-    def get(self, place: str) -> object:
-        """Return the value at a place: text, a number, a reason, or None if there is nothing."""
-        if place == "@unified":
-            return True
-        if place == "@compatible":
-            return str(self._read("device/of_node/compatible") or "").partition("\0")[0]
-        return super().get(place)
 
 
 def _glob(pattern: str) -> list[str]:

@@ -19,8 +19,7 @@ from functools import lru_cache, partial
 from itertools import compress, islice
 from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
-from accelmetrics.backends.kit.bounds import TIMES_LIMIT
+from accelmetrics.backends.contract import NO_REASONS, TIMES_LIMIT, Block, Number, Value
 from accelmetrics.backends.nvidia.metrics import (
     ALL_ONES,
     LARGEST,

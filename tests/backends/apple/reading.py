@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ class Mac:
         return seen[0]
 
 
-def tabled(samples: Iterable[DeviceSample], gpu: Iterable[Row], machine: Iterable[Row] = ()) -> Read:
+def tabled(samples: Iterable[DeviceSample], gpu: Sequence[Row], machine: Sequence[Row] = ()) -> Read:
     """What rows make of samples."""
     read = Read({}, {})
     for sample in samples:
