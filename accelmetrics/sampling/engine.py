@@ -24,8 +24,7 @@ from itertools import pairwise, repeat
 from typing import Any
 
 from accelmetrics.backends.contract import Backend, Block, Driver, Reader, Reading
-from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.tap import through
+from accelmetrics.backends.guard import guarded, through
 from accelmetrics.sampling.devices import DeviceRegistry, Numbering, VisibilityFilter
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder, fault

@@ -30,9 +30,9 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from accelmetrics._version import __version__
+from accelmetrics.backends.guard import TAPS
 from accelmetrics.backends.kit.commands import Child, Completed
 from accelmetrics.backends.kit.system import read_text, sysroot
-from accelmetrics.backends.kit.tap import TAPS
 from accelmetrics.backends.nvidia import Maker, kernel_module_version
 from accelmetrics.backends.nvidia.recorded import OWN, PLATFORM, RecordedCalls, RecordingLibrary
 from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError

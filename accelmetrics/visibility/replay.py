@@ -26,9 +26,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from accelmetrics.backends.guard import TAPS
 from accelmetrics.backends.kit.commands import GLANCE, Completed
 from accelmetrics.backends.kit.system import VARIABLE
-from accelmetrics.backends.kit.tap import TAPS
 from accelmetrics.backends.nvidia import Maker
 from accelmetrics.backends.nvidia.recorded import LONGEST_WAIT, ReplayedLibrary
 from accelmetrics.schemas.errors import DocumentError, DriverGoneError, Reason, SourceError

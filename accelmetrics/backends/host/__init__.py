@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from accelmetrics.backends.contract import Coverage, Detection, Driver, ReadOptions, Reference
-from accelmetrics.backends.kit.tap import counted_at
+from accelmetrics.backends.guard import counted_at
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 

@@ -25,9 +25,9 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 
+from accelmetrics.backends.guard import through
 from accelmetrics.backends.host.collector import GIB, INFINIBAND, MIB, PORT_FILES, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_once, read_text, reason_of, sysroot
-from accelmetrics.backends.kit.tap import through
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.selection import MetricSelection
 

@@ -43,11 +43,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.backends.guard import guarded, waiting_for
+from accelmetrics.backends.guard import guarded, through, waiting_for
 from accelmetrics.backends.kit.fields import DENIED, DeviceRecord, Says, quoted
 from accelmetrics.backends.kit.parsing import parsed, rows
 from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
-from accelmetrics.backends.kit.tap import through
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
@@ -325,24 +324,22 @@ def run(
         SourceError: It could not be started (``driver_unavailable``, ``no_permission``) or was late (``timed_out``).
     """
     started = time.monotonic()
-    outputs: tuple[list[bytes], list[bytes]] = ([], [])
-    left, full = max_output, False
+    outputs, left = (bytearray(), bytearray()), max_output
     with waiting_for(argv[0] if argv else ""), Child(argv, environment=environment) as child:
         for stream, piece in child.read(timeout):
-            outputs[stream].append(piece[:left])
-            if len(piece) > left:
-                full = True
-                break
+            outputs[stream].extend(piece[:left])
             left -= len(piece)
+            if left < 0:
+                break
         written = None
         if output and child.directory:
             file = Path(child.directory, output)
             with suppress(OSError):  # it is not there
                 written = file.read_bytes().decode("utf-8", "replace") if file.stat().st_size <= MAX_OUTPUT else None
-    if not (child.process.ended or full):
+    if not child.process.ended and left >= 0:
         raise SourceError(Reason.TIMED_OUT, f"{argv[0]} gave no answer in {timeout:g} s and was killed")
-    stdout, stderr = (b"".join(parts).decode("utf-8", "replace") for parts in outputs)
-    return Completed(stdout, stderr, child.returncode, time.monotonic() - started, full, written)
+    stdout, stderr = (each.decode("utf-8", "replace") for each in outputs)
+    return Completed(stdout, stderr, child.returncode, time.monotonic() - started, left < 0, written)
 
 
 class Child:
@@ -425,9 +422,6 @@ class Child:
                     if key.data == CONTROL:
                         try:
                             process.receive()
-                        except FilesError as error:
-                            message = f"the files that {self._path} needs cannot be written: {error.strerror}"
-                            raise SourceError(Reason.DRIVER_UNAVAILABLE, message) from error
                         except OSError as error:
                             raise _not_started(self._path, error) from error
                         selector.unregister(key.fd)
@@ -453,8 +447,8 @@ class Child:
         else:
             process.end()
         process.await_end(REAP, REAP)
-        status = process.returncode if process.status is None else process.status
-        self.returncode = -signal.SIGKILL if status is None else status
+        if (status := process.returncode if process.status is None else process.status) is not None:
+            self.returncode = status
         process.close()
         reap()
         if self.directory:
@@ -472,6 +466,8 @@ def _path() -> list[str]:
 
 
 def _not_started(path: str, error: OSError) -> SourceError:
+    if isinstance(error, FilesError):
+        return SourceError(Reason.DRIVER_UNAVAILABLE, f"the files that {path} needs cannot be written: {error.strerror}")
     if isinstance(error, FileNotFoundError):
         return SourceError(Reason.DRIVER_UNAVAILABLE, f"{path} is not there, or the interpreter that it names is not")
     if isinstance(error, PermissionError):
@@ -543,21 +539,22 @@ class Query:
         while pending:
             part = pending.pop()
             answer, completed = self._ask([*known, *part])
-            if answer:
-                found, known = answer, [*known, *part]
-                continue
             words = f"{completed.stdout}\n{completed.stderr}"
             named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)]
-            if len(part) > 1 and len(named) in (0, len(part)):
+            if answer:
+                found, known = answer, [*known, *part]
+            elif len(part) > 1 and len(named) in (0, len(part)):
                 # The message names no field, or repeats the whole query: bisect.
                 pending += [part[: len(part) // 2], part[len(part) // 2 :]]
-                continue
-            denied = self._command.failure(completed).reason == Reason.NO_PERMISSION
-            reason = Reason.NO_PERMISSION if denied else Reason.NOT_SUPPORTED
-            for name in named or part:
-                self._refused[name] = Unavailable(reason, f'{self._command.names[0]} refuses the field "{name}": {quoted(completed.words)}')
-            # The fields that the message does not name may still be known.
-            pending += [left] if (left := [name for name in part if name not in self._refused]) else []
+            else:
+                denied = self._command.failure(completed).reason == Reason.NO_PERMISSION
+                reason = Reason.NO_PERMISSION if denied else Reason.NOT_SUPPORTED
+                for name in named or part:
+                    self._refused[name] = Unavailable(
+                        reason, f'{self._command.names[0]} refuses the field "{name}": {quoted(completed.words)}'
+                    )
+                # The fields that the message does not name may still be known.
+                pending += [left] if (left := [name for name in part if name not in self._refused]) else []
         return found
 
 

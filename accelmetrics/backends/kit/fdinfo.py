@@ -26,9 +26,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Value
+from accelmetrics.backends.guard import counted_at
 from accelmetrics.backends.kit.processes import PACE, UNSEEN, NodeHolders
 from accelmetrics.backends.kit.system import is_asleep, link_name, read_text
-from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, pci_address
 from accelmetrics.schemas.metric import NOTHING
@@ -215,9 +215,7 @@ class DrmClients:
                 if node not in asleep:
                     # Some drivers wake a device to fill in its fdinfo.
                     asleep[node] = self._keys.wakes and is_asleep(device_of(node))
-                if asleep[node]:
-                    continue
-                client = parse(read_text(f"/proc/{pid}/fdinfo/{descriptor}") or "", node)
+                client = None if asleep[node] else parse(read_text(f"/proc/{pid}/fdinfo/{descriptor}") or "", node)
                 progress.append(descriptor)
                 # A client that was passed to other processes appears in each of them. It is counted once, for the first.
                 if client is not None and client[:2] not in clients:

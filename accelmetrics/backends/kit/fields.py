@@ -33,7 +33,7 @@ from itertools import islice
 from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, TIMES_LIMIT, Block, Number, Processes, Reading, Value
-from accelmetrics.backends.kit.tap import counted_at
+from accelmetrics.backends.guard import counted_at
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
@@ -415,13 +415,12 @@ Chosen = dict[str, tuple[str, str]]
 """Source and place of each metric's first value, kept while the device is open. No other source or place replaces them later, so that
 a metric never changes its origin.
 """
-COMPUTED = ""
-"""Place of a derived value."""
+NO_PLACE = ""
+"""Place of a derived value, and of the kept value of a steady metric."""
 Counters = dict[tuple[Field | Rate, str], tuple[float, Number, Value]]
 """One consumer's state by row and place, for rates: when the counter was read, its count, and the rate at that time. By row and
 :data:`NO_PLACE`: when a steady metric was read, and its value.
 """
-NO_PLACE = ""
 
 
 class Table:
@@ -529,18 +528,16 @@ class Table:
         for row in self._rows:
             if "{" not in row.metric:
                 yield row
-                continue
-            for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES):
-                if (row, instance) not in self._instances:
-                    # The limit is for a source that gives its links a new name at every reading.
-                    if len(self._instances) >= 10_000 or not instance.isprintable():
-                        continue
+            for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES) if "{" in row.metric else ():
+                # The limit is for a source that gives its links a new name at every reading.
+                if (row, instance) not in self._instances and len(self._instances) < 10_000 and instance.isprintable():
                     name = _filled(row.metric, instance)
                     self._metrics[name] = self._metrics[row.metric]
                     self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
                     places = tuple(place.replace("{}", instance) for place in _places(row))
                     self._instances[row, instance] = row._replace(metric=name, where=places)
-                yield self._instances[row, instance]
+                if (row, instance) in self._instances:
+                    yield self._instances[row, instance]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
         """Read a single metric from a record."""
@@ -552,7 +549,7 @@ class Table:
         hold_together(found, self._temperatures)
         chosen = {} if chosen is None else chosen
         for row in self._derived:
-            if not isinstance(found.get(row.metric, NOT_READ), Unavailable) or chosen.get(row.metric, ("", COMPUTED))[1] != COMPUTED:
+            if not isinstance(found.get(row.metric, NOT_READ), Unavailable) or chosen.get(row.metric, ("", NO_PLACE))[1] != NO_PLACE:
                 continue
             inputs = [found[name] if name in found else Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read") for name in row.inputs]
             value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
@@ -563,7 +560,7 @@ class Table:
                     value = Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
             value = found[row.metric] = self._possible(row, value)
             if not isinstance(value, Unavailable):
-                chosen.setdefault(row.metric, (self._source, COMPUTED))
+                chosen.setdefault(row.metric, (self._source, NO_PLACE))
 
     def names(self, metric: str) -> tuple[str, ...]:
         """Return the catalogue's name of a metric and its aliases; none for an input that only derived rows need."""
@@ -587,13 +584,11 @@ class Table:
         why: Value | None = None
         places = _places(row) if only is None else (only,)
         for place in places:
-            raw = record.get(place)
-            if raw is None:
-                continue
-            value = self._same(row, place, raw) if isinstance(raw, str) and isinstance(row, Field) else self._value(row, place, raw)
-            if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
-                return value, place
-            why = why or value
+            if (raw := record.get(place)) is not None:
+                value = self._same(row, place, raw) if isinstance(raw, str) and isinstance(row, Field) else self._value(row, place, raw)
+                if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
+                    return value, place
+                why = why or value
         return why or self._same(row, places[0], None) or NOT_READ, None
 
     def _same(self, row: Field | Rate, place: str, raw: str | None) -> Value | None:

@@ -19,8 +19,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from accelmetrics.backends.guard import waiting_for
-from accelmetrics.backends.kit.tap import through
+from accelmetrics.backends.guard import through, waiting_for
 from accelmetrics.backends.loading import import_modules, loading
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 

@@ -206,8 +206,9 @@ class PolledBackend(Pinnable):
         # A source with its own interval only adds values, so it cannot be pinned.
         self.sources = tuple(each.name for each in self.specs if not each.interval)
         self.exclusive = exclusive
-        memory = ("memoryAllocated", "memoryAllocatedBytes")
-        self.processes = dict.fromkeys(memory, processes) if processes and isinstance(processes, str) else processes or NOTHING
+        if isinstance(processes, str):
+            processes = {"memoryAllocated": processes, "memoryAllocatedBytes": processes} if processes else {}
+        self.processes = processes
         self.advice = advice
         self.remark = remark
         self.clock = clock
@@ -291,8 +292,7 @@ class PolledDriver:
     @property
     def incomplete(self) -> Unavailable | None:
         """Why there may be more devices: a source that lists them failed after some. None if no source did."""
-        polls = (each.latest for each in self.listing)
-        return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
+        return next((each.latest.failure.unavailable for each in self.listing if each.latest.units and each.latest.failure), None)
 
     @property
     def listing(self) -> list[_OpenSource]:
@@ -365,8 +365,8 @@ class PolledDriver:
 
 def keys_of(reported: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return the parts of an identity that devices are found by, the most reliable first."""
-    parts = (part for part in ("uuid", ADDRESS, NUMBER) if part in reported)
-    return [(part, pci_address(reported[part]) if part == ADDRESS else reported[part]) for part in parts]
+    keys = ("uuid", ADDRESS, NUMBER)
+    return [(part, pci_address(reported[part]) if part == ADDRESS else reported[part]) for part in keys if part in reported]
 
 
 def is_same(known: DeviceIdentity, reported: Mapping[str, Any]) -> bool:
@@ -621,12 +621,12 @@ class _OpenSource:
                     record: object = each.record
                     if not isinstance(record, (Mapping, DeviceRecord)):
                         unexpected = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
-                        continue
-                    if len(samples) == MOST_DEVICES + bool(self.spec.machine):
+                    elif len(samples) == MOST_DEVICES + bool(self.spec.machine):
                         # A list this long is noise: none of its devices is reported.
                         samples.clear()
                         raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
-                    samples.append(each._replace(record=flat(each.record)))
+                    else:
+                        samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
             if unexpected is not None:
@@ -678,8 +678,8 @@ class _OpenSource:
             for place in (where,) if isinstance(where, str) else where:
                 raw = record.get(place)
                 value = raw is True if attribute == "unified" else whole(raw) if attribute in NUMBERS else text(raw)
-                if attribute in ("uuid", "serial") and not str(value).strip("0x"):  # zeros identify nothing
-                    continue
+                if attribute in ("uuid", "serial") and not str(value).strip("0x"):
+                    value = ""  # zeros identify nothing
                 if value is not None and value is not False and value != "":
                     reported[attribute] = value
                     break

@@ -48,8 +48,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
+from accelmetrics.backends.guard import through
 from accelmetrics.backends.kit.system import PCI, PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, sysroot
-from accelmetrics.backends.kit.tap import through
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from typing import Any
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.guard import at_fork
+from accelmetrics.backends.guard import at_fork, through
 from accelmetrics.backends.kit.library import load_library, loading_failure
-from accelmetrics.backends.kit.tap import through
 from accelmetrics.backends.nvidia import Maker
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 from pytest_mock import MockerFixture
 
+from accelmetrics.backends import guard
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, coded, difference, number, switched, tap, total
+from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, coded, difference, number, switched, total
 from accelmetrics.backends.kit.fields import Counters, DeviceRecord, Row, Table, flat, make_reading, quoted, text
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
@@ -386,7 +387,7 @@ def test_a_rate_needs_two_readings() -> None:
 
 
 def test_a_recording_has_no_rates(mocker: MockerFixture) -> None:
-    mocker.patch.object(tap, "TAPS", [mocker.Mock(moment=5.0)])
+    mocker.patch.object(guard, "TAPS", [mocker.Mock(moment=5.0)])
     found = rates(Rate("utilization", "busy", "us"), (10.0, {"busy": 0}), (12.0, {"busy": 500_000}), (13.0, {"busy": 500_000}))
     assert set(map(reason_of, found)) == {Reason.NEEDS_INTERVAL}
 
