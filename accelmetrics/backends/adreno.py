@@ -10,8 +10,7 @@ Names are those of the drivers' sources (Linux 6.14, Android's kernels). Never t
 
 from __future__ import annotations
 
-from accelmetrics.backends.kit import DrmKeys, Field, PolledBackend, Source, directories
-from accelmetrics.backends.kit.sysfs import OnChip, clocks
+from accelmetrics.backends.kit import DrmKeys, Field, OnChip, PolledBackend, Source, clocks, directories
 
 GPU = "/sys/bus/platform/drivers/adreno/*.gpu"
 KEYS = DrmKeys({"either": ("gpu",), "busy": ("gpu",)}, (("memory",),), wakes=False)

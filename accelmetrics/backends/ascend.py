@@ -38,13 +38,13 @@ from accelmetrics.backends.kit import (
     SourcesBackend,
     each_device,
     first_match,
+    load_first,
     number,
     sections,
     table,
     whole,
     with_units,
 )
-from accelmetrics.backends.kit.library import load_first
 from accelmetrics.backends.kit.processes import DriverNumbers
 from accelmetrics.backends.kit.system import exists, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable

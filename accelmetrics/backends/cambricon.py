@@ -29,11 +29,11 @@ from accelmetrics.backends.kit import (
     Source,
     figure,
     first_match,
+    load_first,
+    pcie_generation,
     sections,
     table,
 )
-from accelmetrics.backends.kit.fields import pcie_generation
-from accelmetrics.backends.kit.library import load_first
 from accelmetrics.backends.kit.system import PCI_ADDRESS
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess

@@ -18,9 +18,11 @@ from accelmetrics.backends.contract import Processes
 from accelmetrics.backends.kit import (
     MEMORY,
     Command,
+    DeviceDirectory,
     DeviceSample,
     Field,
     PolledBackend,
+    Row,
     Source,
     directories,
     is_absent,
@@ -28,9 +30,7 @@ from accelmetrics.backends.kit import (
     quoted,
     text,
 )
-from accelmetrics.backends.kit.fields import Row
 from accelmetrics.backends.kit.polled import Identity
-from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 NAME = re.compile(r"npu(\d{1,4})", re.ASCII)

@@ -17,8 +17,10 @@ from fnmatch import fnmatchcase
 
 from accelmetrics.backends.kit import (
     MEMORY,
+    PCIE_LINK,
     POWER_SHARE,
     Command,
+    DeviceDirectory,
     DeviceSample,
     Field,
     PolledBackend,
@@ -32,7 +34,6 @@ from accelmetrics.backends.kit import (
     table,
     text,
 )
-from accelmetrics.backends.kit.sysfs import PCIE_LINK, DeviceDirectory
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.errors import Reason, Unavailable
 

@@ -25,11 +25,12 @@ from accelmetrics.backends.kit import (
     Source,
     SourcesBackend,
     json_documents,
+    pcie_generation,
     quoted,
     text,
     with_units,
 )
-from accelmetrics.backends.kit.fields import joined_words, pcie_generation
+from accelmetrics.backends.kit.fields import joined_words
 from accelmetrics.backends.kit.system import PCI, read_text
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import pci_address

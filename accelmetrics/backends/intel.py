@@ -31,22 +31,23 @@ from accelmetrics.backends.kit import (
     POWER_SHARE,
     Command,
     Derived,
+    DeviceDirectory,
     DrmKeys,
     Field,
     PolledBackend,
     Query,
     Rate,
+    Row,
     Source,
     SourcesBackend,
     directories,
     each_device,
     json_document,
+    pcie_generation,
     rows,
     text,
 )
-from accelmetrics.backends.kit.fields import Row, pcie_generation
 from accelmetrics.backends.kit.parsing import parsed
-from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.backends.kit.system import is_asleep, link_name, list_directory, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 

@@ -8,8 +8,7 @@ The layout is that of the driver's documentation, and of a published tree of a L
 
 from __future__ import annotations
 
-from accelmetrics.backends.kit import Field, PolledBackend, Rate, directories, text
-from accelmetrics.backends.kit.sysfs import OnChip
+from accelmetrics.backends.kit import Field, OnChip, PolledBackend, Rate, directories, text
 
 MODELS = {"7d1d": "Meteor Lake", "ad1d": "Arrow Lake", "643e": "Lunar Lake", "b03e": "Panther Lake"}
 """Processor that contains the NPU, by PCI device id."""

@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterable
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Processes, ReadOptions
-from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, Source, directories, number, share
-from accelmetrics.backends.kit.sysfs import OnChip, clocks
+from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, OnChip, PolledBackend, Source, clocks, directories, number, share
 from accelmetrics.backends.kit.system import read_once, reason_of
 from accelmetrics.backends.nvidia import NVIDIA, SHARES_CHIP, THOR, integrated_gpus
 from accelmetrics.backends.nvidia.gpu import open_driver

@@ -10,8 +10,7 @@ Names are those of the drivers' documentation (Linux 6.14). Never tested on a re
 
 from __future__ import annotations
 
-from accelmetrics.backends.kit import DrmKeys, Field, PolledBackend, directories
-from accelmetrics.backends.kit.sysfs import OnChip, clocks
+from accelmetrics.backends.kit import DrmKeys, Field, OnChip, PolledBackend, clocks, directories
 
 ENGINES = ("fragment", "vertex-tiler", "panthor")
 KEYS = DrmKeys({"graphics": ENGINES[:1], "either": ENGINES[1:], "busy": ENGINES}, (("memory",),), wakes=False)

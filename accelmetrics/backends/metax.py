@@ -32,6 +32,7 @@ from accelmetrics.backends.kit import (
     Field,
     PolledBackend,
     PollOnce,
+    Row,
     Says,
     Source,
     SourcesBackend,
@@ -40,7 +41,9 @@ from accelmetrics.backends.kit import (
     figure,
     first_match,
     grouped,
+    load_first,
     number,
+    pcie_generation,
     quoted,
     sections,
     switched,
@@ -48,8 +51,6 @@ from accelmetrics.backends.kit import (
     text,
     whole,
 )
-from accelmetrics.backends.kit.fields import Row, pcie_generation
-from accelmetrics.backends.kit.library import load_first
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from accelmetrics.backends.kit import (
     MEMORY,
+    PCIE_LINK,
     POWER_SHARE,
     PRINTED,
     Command,
@@ -24,12 +25,11 @@ from accelmetrics.backends.kit import (
     difference,
     directories,
     figure,
+    pcie_generation,
     quoted,
     sections,
     text,
 )
-from accelmetrics.backends.kit.fields import pcie_generation
-from accelmetrics.backends.kit.sysfs import PCIE_LINK
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 COMMAND = Command(

@@ -26,11 +26,11 @@ from accelmetrics.backends.kit import (
     PollOnce,
     json_document,
     number,
+    pcie_generation,
     quoted,
     text,
     whole,
 )
-from accelmetrics.backends.kit.fields import pcie_generation
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from accelmetrics.backends.kit import Field, PolledBackend, directories, quoted
-from accelmetrics.backends.kit.sysfs import OnChip, clocks
+from accelmetrics.backends.kit import Field, OnChip, PolledBackend, clocks, directories, quoted
 
 LOAD = re.compile(r"(?:Core\d+: *|NPU load: *)(\d{1,3})%", re.ASCII)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from accelmetrics.backends.kit import (
     Derived,
+    DeviceDirectory,
     DeviceSample,
     Field,
     PolledBackend,
@@ -24,7 +25,6 @@ from accelmetrics.backends.kit import (
     first_match,
     switched,
 )
-from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import pci_address
 

@@ -10,9 +10,7 @@ The layout is that of the driver's source (tt-kmd 2.10). Tested with a stand-in,
 from __future__ import annotations
 
 from accelmetrics.backends.contract import Processes
-from accelmetrics.backends.kit import POWER_SHARE, DeviceRecord, Field, PolledBackend, Rate, directories, total
-from accelmetrics.backends.kit.fields import Row
-from accelmetrics.backends.kit.sysfs import PCIE_LINK
+from accelmetrics.backends.kit import PCIE_LINK, POWER_SHARE, DeviceRecord, Field, PolledBackend, Rate, Row, directories, total
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 

@@ -9,8 +9,7 @@ The layout is that of the driver's source (Linux 6.8 to 6.12). Never tested on a
 
 from __future__ import annotations
 
-from accelmetrics.backends.kit import Derived, DrmKeys, Field, PolledBackend, Rate, directories
-from accelmetrics.backends.kit.sysfs import OnChip
+from accelmetrics.backends.kit import Derived, DrmKeys, Field, OnChip, PolledBackend, Rate, directories
 
 QUEUES = ("bin", "render", "tfu", "csd", "cache_clean")
 """Queues that run on the GPU. Jobs of the queue ``cpu`` do not."""

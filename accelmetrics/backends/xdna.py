@@ -9,8 +9,7 @@ users report wrong times (amd/xdna-driver#324).
 
 from __future__ import annotations
 
-from accelmetrics.backends.kit import DrmKeys, Field, PolledBackend, directories
-from accelmetrics.backends.kit.sysfs import OnChip
+from accelmetrics.backends.kit import DrmKeys, Field, OnChip, PolledBackend, directories
 
 # AMD's package and AMD's development tree use different names. Linux's driver (up to 7.2) counts no time.
 ENGINES = ("npu-amdxdna", "amdxdna_accel_driver")

@@ -29,8 +29,21 @@ from accelmetrics.backends.amd.values import (
     of_card,
 )
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, PollOnce, coded, json_documents
-from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, pcie_generation, text
+from accelmetrics.backends.kit import (
+    Command,
+    Completed,
+    Derived,
+    DeviceSample,
+    Field,
+    PolledBackend,
+    PollOnce,
+    Says,
+    coded,
+    json_documents,
+    pcie_generation,
+    text,
+)
+from accelmetrics.backends.kit.fields import flat
 from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 

@@ -58,13 +58,14 @@ from accelmetrics.backends.kit import (
     Field,
     PolledBackend,
     PollOnce,
+    Says,
     json_documents,
     number,
+    pcie_generation,
     quoted,
     text,
 )
 from accelmetrics.backends.kit.commands import tool_state
-from accelmetrics.backends.kit.fields import Says, pcie_generation
 from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 

@@ -41,10 +41,11 @@ from accelmetrics.backends.kit import (
     number,
     quoted,
     share,
+    stream,
 )
 from accelmetrics.backends.kit.commands import CHUNK, run
 from accelmetrics.backends.kit.fields import flat
-from accelmetrics.backends.kit.line_process import LinePoll, stream
+from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SYSTEM = ("/usr/sbin", "/usr/bin")

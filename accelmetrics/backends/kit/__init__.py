@@ -34,11 +34,13 @@ if TYPE_CHECKING:
         DeviceRecord as DeviceRecord,
         Field as Field,
         Rate as Rate,
+        Row as Row,
         Says as Says,
         coded as coded,
         difference as difference,
         is_absent as is_absent,
         number as number,
+        pcie_generation as pcie_generation,
         quoted as quoted,
         share as share,
         switched as switched,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
         total as total,
         whole as whole,
     )
-    from accelmetrics.backends.kit.library import import_library as import_library, load_library as load_library
+    from accelmetrics.backends.kit.library import import_library as import_library, load_first as load_first, load_library as load_library
     from accelmetrics.backends.kit.line_process import LineProcess as LineProcess, stream as stream
     from accelmetrics.backends.kit.parsing import (
         blocks as blocks,
@@ -69,21 +71,27 @@ if TYPE_CHECKING:
     )
     from accelmetrics.backends.kit.processes import NodeHolders as NodeHolders, descendants as descendants
     from accelmetrics.backends.kit.sources import SourcesBackend as SourcesBackend
-    from accelmetrics.backends.kit.sysfs import directories as directories
+    from accelmetrics.backends.kit.sysfs import (
+        PCIE_LINK as PCIE_LINK,
+        DeviceDirectory as DeviceDirectory,
+        OnChip as OnChip,
+        clocks as clocks,
+        directories as directories,
+    )
     from accelmetrics.backends.kit.system import find_hardware as find_hardware
 
 _PUBLIC = {
     "commands": "Command Completed Query each_device",
     "fdinfo": "DrmKeys",
-    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord "
-    "coded difference is_absent number quoted share switched text total whole",
-    "library": "import_library load_library",
+    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Row Says DeviceRecord "
+    "coded difference is_absent number pcie_generation quoted share switched text total whole",
+    "library": "import_library load_first load_library",
     "line_process": "LineProcess stream",
     "parsing": "blocks figure first_match grouped json_document json_documents rows sections table with_units xml_records",
     "polled": "DeviceSample PollOnce PolledBackend Source",
     "processes": "NodeHolders descendants",
     "sources": "SourcesBackend",
-    "sysfs": "directories",
+    "sysfs": "PCIE_LINK DeviceDirectory OnChip clocks directories",
     "system": "find_hardware",
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}

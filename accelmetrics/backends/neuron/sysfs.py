@@ -22,9 +22,20 @@ from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
-from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, PollOnce, Rate, Source, number, quoted
-from accelmetrics.backends.kit.fields import Derived, Row
-from accelmetrics.backends.kit.sysfs import DeviceDirectory
+from accelmetrics.backends.kit import (
+    Derived,
+    DeviceDirectory,
+    DeviceRecord,
+    DeviceSample,
+    Field,
+    PolledBackend,
+    PollOnce,
+    Rate,
+    Row,
+    Source,
+    number,
+    quoted,
+)
 from accelmetrics.backends.kit.system import Files, read_text
 from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, monitor
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY, POWER
