@@ -59,8 +59,7 @@ def _address(bus: int, device: int, function: int) -> str:
     """Return the PCI address of the vendor's device at this place; empty without one, or with one in several domains."""
     # The tool prints the address in decimal and without the domain, so the domain comes from the kernel's list of
     # devices.
-    place = f":{bus:02x}:{device:02x}.{function}"
-    found = [address for address in find_pci(BUILT_IN["deepx"].pci) if address.endswith(place)]
+    found = [address for address in find_pci(BUILT_IN["deepx"].pci) if address.endswith(f":{bus:02x}:{device:02x}.{function}")]
     return found[0] if len(found) == 1 else ""
 
 

@@ -128,8 +128,7 @@ def _processes(contexts: Iterable[Mapping[str, Any]]) -> Iterator[DeviceProcess]
     memory: dict[int, list[object]] = {}
     for context in contexts:
         # Driver 3 prints `memalloc`; older releases print `memory`.
-        printed = context.get("memalloc", context.get("memory"))
-        memory.setdefault(whole(context.get("pid")) or 0, []).append(number(printed, "B", "By"))
+        memory.setdefault(whole(context.get("pid")) or 0, []).append(number(context.get("memalloc", context.get("memory")), "B", "By"))
     for pid, parts in memory.items():
         known = [part for part in parts if isinstance(part, (int, float))]
         yield DeviceProcess(pid, "compute", round(sum(known)) if len(known) == len(parts) else None)

@@ -700,8 +700,7 @@ class InProcessReader:
             device.chosen.clear()  # a card that returns may have other files
             raise
         if not awake:
-            asleep = Unavailable(Reason.SUSPENDED, SLEEPS.format(card.address))
-            return make_reading(dict.fromkeys(table.words, asleep))
+            return make_reading(dict.fromkeys(table.words, Unavailable(Reason.SUSPENDED, SLEEPS.format(card.address))))
         processes: Processes = None
         used = None
         if device.node is not None:
@@ -715,16 +714,14 @@ class InProcessReader:
             processes = driver.processes.on(card.address, progress) if self._lists else NOT_NEEDED
             owned = [each for each in processes if self._tree.owns(each.pid, now)] if not isinstance(processes, Unavailable) else []
             used = process_values("gpu", owned, found) if owned else None
-        named = {name: value for metric, value in found.items() for name in table.names(metric)}
-        return make_reading(named, processes, used=used)
+        return make_reading({name: value for metric, value in found.items() for name in table.names(metric)}, processes, used=used)
 
     def _card(self, unit: DriverUnit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
         """Return the values of a card: from the files, and from the module if the files have none."""
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}
         if driver.with_files:
-            record = unit.card.record(now, unified, progress, unit.chosen)
-            found = CARDS.read(record, counters, now, chosen=unit.chosen)
+            found = CARDS.read(unit.card.record(now, unified, progress, unit.chosen), counters, now, chosen=unit.chosen)
         # A metric keeps its source. If the files miss a value for a moment, the module does not replace it, nor the other way round.
         wanted = {name for name in METRICS & self._needed if unit.chosen.get(name, (AMDSMI,))[0] == AMDSMI}
         if library is None or not wanted:

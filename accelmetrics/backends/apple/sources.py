@@ -147,8 +147,7 @@ class MacmonPoll:
         except SourceError as error:
             # A command that ended by itself may work when it is started again. A command that keeps running and is not macmon is
             # ended, and never started again.
-            killed = lines.process.ends and error.reason != Reason.DRIVER_ERROR
-            if not self._trusted and (killed or error.message == STRANGE):
+            if not self._trusted and ((lines.process.ends and error.reason != Reason.DRIVER_ERROR) or error.message == STRANGE):
                 self._lines = error.unavailable
                 lines.close()
             raise

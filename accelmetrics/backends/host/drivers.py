@@ -176,8 +176,7 @@ def disk_io(psutil: Any) -> dict[str, DiskIo]:
 
 def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
     """Return the bytes received and sent by each network interface."""
-    counters = psutil.net_io_counters(pernic=True, nowrap=False)
-    return {name: (io.bytes_recv, io.bytes_sent) for name, io in counters.items()}
+    return {name: (io.bytes_recv, io.bytes_sent) for name, io in psutil.net_io_counters(pernic=True, nowrap=False).items()}
 
 
 def is_loopback(name: str) -> bool:

@@ -78,8 +78,7 @@ def _of_core(metric: str, section: str, *names: str) -> Field:
 
 
 def _of_all(key: str, place: str) -> Field:
-    how = "largest" if LATENCY in place else "summed"
-    return Field(f"trn.{key}", place, words=f"{TOOL}, {how} over programs: {place}")
+    return Field(f"trn.{key}", place, words=f"{TOOL}, {'largest' if LATENCY in place else 'summed'} over programs: {place}")
 
 
 _USED = f"{MEMORY}.neuron_runtime_used_bytes"

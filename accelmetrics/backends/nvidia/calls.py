@@ -87,11 +87,6 @@ _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Reasons for which a field is given up, because it would not have a value later either."""
 
 
-def _largest_value(signature: int) -> int:
-    """Return the largest possible value of a field of this type."""
-    return _NARROW.get(signature & ALL_ONES, LARGEST)
-
-
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
     """Return the layout of a call's answer with its spare bytes, padded to the alignment of the next answer."""
     # A type newer than this table is read like the widest one.
@@ -581,7 +576,7 @@ class FastValues(LatestValues):
         self._calls = buffer.calls()
         # The generated conversion handles neither impossible values nor fields of another type (a narrow integer, a double).
         fields = [(row, raw[at - 1]) for row, index, at in places if isinstance(row.source, NvmlField) and not buffer.statuses[index]]
-        odd_type = any(_largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
+        odd_type = any(_NARROW.get(signature & ALL_ONES, LARGEST) < row.maximum or signature == _DOUBLE for row, signature in fields)
         doubtful = odd_type or any(_is_impossible(answers[name]) for row, _, _ in places for name in row.names)
         self._usual = None if doubtful else [buffer.statuses[index] for index in buffer.live]
         return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING

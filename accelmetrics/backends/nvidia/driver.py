@@ -270,8 +270,7 @@ class NvidiaDriver:
         )
 
     def close(self) -> None:
-        ended = self.listener.close(), self.meter.close()
-        if not all(ended) or not all(entry.opened for entry in self.listed):
+        if not all([self.listener.close(), self.meter.close()]) or not all(entry.opened for entry in self.listed):
             return  # a hanging call still uses the library
         self.samples.close()
         self.library.close()
@@ -323,8 +322,7 @@ def _clocks(queries: Queries, handle: Handle) -> SupportedClocks | Unavailable:
         if isinstance(graphics, Unavailable):
             return graphics
         by_memory[clock] = graphics
-    every = sorted({clock for clocks in by_memory.values() for clock in clocks}, reverse=True)
-    return SupportedClocks(memory, tuple(every), by_memory)
+    return SupportedClocks(memory, tuple(sorted({clock for clocks in by_memory.values() for clock in clocks}, reverse=True)), by_memory)
 
 
 def _numbers(queries: Queries, name: str, *arguments: Any) -> tuple[int, ...] | Unavailable:

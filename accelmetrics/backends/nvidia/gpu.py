@@ -470,8 +470,7 @@ class Gpu(Listed):
             slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _as_module_energy))
             by_call = by_call.difference({ENERGY_ROWS[0].name})
         stale = partial(library.error, UNINITIALIZED, "the device's handle is no longer valid")
-        ways = tuple((own_rows(rows, maker), convert) for rows, convert in WAYS)
-        fast = FastValues(library, handle, ways, STALE, stale, by_call)
+        fast = FastValues(library, handle, tuple((own_rows(rows, maker), convert) for rows, convert in WAYS), STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 

@@ -222,14 +222,13 @@ def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tupl
     rows = [NvmlMetric(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
     fields = sorted(sources)
     rows += [NvmlMetric(str(field.identifier), field, maximum=LARGEST) for field, of_all in fields if of_all]
-    ratios = LINK_RATIOS.values()
     for link in range(links):
         state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(("link", link),))
         rows.append(NvmlMetric(f"nvlink.{link}.state", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
             rows.append(NvmlMetric(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for field in (field for field, of_all in fields if not of_all):
-            most = LARGEST_RATIO if field in ratios else LARGEST
+            most = LARGEST_RATIO if field in LINK_RATIOS.values() else LARGEST
             rows.append(NvmlMetric(f"{link}.{field.identifier}", field._replace(scope=link), maximum=most))
     return tuple(rows)
 

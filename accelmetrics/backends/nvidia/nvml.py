@@ -321,8 +321,7 @@ class Queries:
                 known = any(serial) or any(places)
                 located = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
                 text = serial.rstrip(b"\0")
-                printable = text.isascii() and text.decode().isprintable()
-                return {"chassis_serial": text.decode() if printable else serial.hex(), **located}
+                return {"chassis_serial": text.decode() if text.isascii() and text.decode().isprintable() else serial.hex(), **located}
             if self.status != ARGUMENT_VERSION_MISMATCH:
                 return {}
         self.complete = complete  # final: a driver that knows neither form never will

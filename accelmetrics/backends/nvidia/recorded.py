@@ -157,8 +157,7 @@ class RecordedCalls:
             for status, seconds, buffers in answers:
                 places = spans.get((function, values), {}).items() if status is not None else ()
                 parts = [[place, start, replace(buffers[place][start:end]).hex()] for place, (start, end) in places]
-                same = found and (found[-1]["status"], found[-1]["written"]) == (status, parts)
-                if same:
+                if found and (found[-1]["status"], found[-1]["written"]) == (status, parts):
                     found[-1]["times"] += 1
                     found[-1]["seconds"] = max(found[-1]["seconds"], round(seconds, 6))
                 else:

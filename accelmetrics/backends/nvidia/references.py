@@ -454,8 +454,7 @@ class NvidiaSmi:
                 if word is None:
                     continue
                 value = _number(word)
-                kept = KEPT.get(name, 1.0)
-                found[f"{key}.{name}"] = f"it says {word}" if value is None else ReferenceValue(value * factor, step, kept=kept)
+                found[f"{key}.{name}"] = f"it says {word}" if value is None else ReferenceValue(value * factor, step, kept=KEPT.get(name, 1.0))
         return found
 
     def close(self) -> None:

@@ -7,39 +7,21 @@ metrics, ``sdk`` asks libtpu in a child process, and ``driver`` combines them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.contract import Coverage, Detection, Driver
-    from accelmetrics.schemas.identity import DeviceKind
-    from accelmetrics.schemas.metric import Metric
+from accelmetrics.backends.contract import Clock, Coverage, Driver
+from accelmetrics.backends.kit.sources import SourcesBackend
+from accelmetrics.backends.tpu.devices import detect
 
 
-class TpuBackend:
-    """Google TPUs through their runtime."""
+def _open(clock: Clock) -> Driver:
+    from accelmetrics.backends.tpu.driver import TpuDriver
 
-    name = "tpu"
-    kind: DeviceKind | None = "tpu"
-    interval = 1.0  # read in the background, so that a runtime that hangs delays no reading
-
-    def detect(self) -> Detection:
-        from accelmetrics.backends.tpu.devices import detect
-
-        return detect()
-
-    def open(self) -> Driver:
-        from accelmetrics.backends.tpu.driver import TpuDriver
-
-        return TpuDriver()
-
-    def coverage(self) -> Coverage:
-        from accelmetrics.backends.tpu.values import COVERAGE
-
-        return COVERAGE
-
-    def own_metrics(self) -> Iterable[Metric]:
-        return ()
+    return TpuDriver(clock)
 
 
-backend = TpuBackend()
+def _coverage() -> Coverage:
+    from accelmetrics.backends.tpu.values import COVERAGE
+
+    return COVERAGE
+
+
+backend = SourcesBackend("tpu", "tpu", {"grpc": _open}, detect=detect, coverage=_coverage)

@@ -105,8 +105,7 @@ def _node(address: str) -> str:
     if accelerators:
         return f"/dev/{accelerators[0]}"
     group, driver = (link_name(f"{PCI}/{address}/{name}") for name in ("iommu_group", "driver"))
-    shown = driver.startswith("vfio") or exists(f"/dev/vfio/{group}")
-    return f"/dev/vfio/{group}" if group.isdecimal() and shown else ""
+    return f"/dev/vfio/{group}" if group.isdecimal() and (driver.startswith("vfio") or exists(f"/dev/vfio/{group}")) else ""
 
 
 def detect() -> Detection:

@@ -128,6 +128,7 @@ class TpuDriver:
 
     source = "grpc"
     machine_wide = True
+    interval = 1.0  # read in the background, so that a runtime that hangs delays no reading
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -213,9 +214,8 @@ class TpuDriver:
         for port in (port for port, (devices, _) in reports.items() if not devices):
             left = [device for device in self._listed if self._assignment.ports.get(device) in (None, port)]
             serving = {**dict.fromkeys(left, reports[port]), **serving}
-        served = {device: chip for device, chip in self._listed.items() if device in serving}
         # The SDK lists only devices in use, by position, so they are counted here too.
-        chips = chip_groups(served or self._listed, self._per_chip)
+        chips = chip_groups({device: chip for device, chip in self._listed.items() if device in serving} or self._listed, self._per_chip)
         cores = max((chip.cores or 1 for chip in self._chips), default=1)  # the same for all chips of a machine
         second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip, cores) for field in FIELDS}
         readings = []

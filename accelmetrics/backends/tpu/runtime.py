@@ -303,8 +303,7 @@ class _Port:
                 answers[name] = Unavailable(Reason.PARSE_ERROR, f"{self._address} answered what is not understood: {error}")
             progress.append(name)
         failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
-        reasons = {failure.reason for failure in failures}
-        if failures and len(failures) == len(answers) and len(reasons) == 1:
+        if failures and len(failures) == len(answers) and len({failure.reason for failure in failures}) == 1:
             if failures[0].reason == Reason.DRIVER_UNAVAILABLE:
                 # All calls failed: the program has ended, or another kind of server listens on the port.
                 self.disconnect()

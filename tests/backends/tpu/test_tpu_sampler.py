@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.tpu import TpuBackend, backend, driver, runtime
+from accelmetrics.backends.tpu import backend, driver, runtime
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue.tpu import FAMILIES
 from accelmetrics.schemas.snapshot import Snapshot
@@ -20,7 +20,7 @@ from tests.simulators.tpu import DUTY_CYCLE, QUEUE, Histogram, Linear, RefusalEr
 from tests.support.waiting import HANG, wait_for
 
 GIB = 2**30
-INTERVAL = TpuBackend.interval
+INTERVAL = driver.TpuDriver.interval
 Start = Callable[[], TpuRuntime]
 
 
@@ -28,7 +28,7 @@ Start = Callable[[], TpuRuntime]
 def new_process(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was sampled yet. The runtime is asked ten times as often as outside of tests, and polls are shared as they are there."""
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
-    monkeypatch.setattr(TpuBackend, "interval", INTERVAL / 10)
+    monkeypatch.setattr(driver.TpuDriver, "interval", INTERVAL / 10)
     monkeypatch.setattr(driver, "FRESH", INTERVAL / 20)
 
 
@@ -187,7 +187,7 @@ def test_a_runtime_that_hangs_holds_no_reading_up_and_is_told_of(v5e: TpuRuntime
 
 
 def test_many_samples_within_an_interval_ask_the_runtime_once(v5e: TpuRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TpuBackend, "interval", 100 * HANG)
+    monkeypatch.setattr(driver.TpuDriver, "interval", 100 * HANG)
     with Sampler(["tpu"]) as sampler:
         for _ in range(20):
             sampler.sample()
