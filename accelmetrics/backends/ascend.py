@@ -69,7 +69,7 @@ COMMAND = Command(
     ("info",),
     directories=("/usr/local/bin", "/usr/local/sbin"),
     install=INSTALL,
-    says=(CLOSED, Says("not support", Reason.NOT_SUPPORTED, "npu-smi does not tell it of this chip")),
+    says=(CLOSED, Says("not support", Reason.NOT_SUPPORTED, "npu-smi does not report it for this chip")),
     timeout=10.0,  # each run loads the driver's library again, which takes seconds
 )
 TOOL_FIELDS = (
@@ -246,7 +246,7 @@ TOOL = PolledBackend(
     interval=2.0,
     also=(Source("npu-smi -t", CHIPS.details, IN_DETAILS, interval=30.0, identity={"vendor_index": "number"}),),
     processes='npu-smi "Process memory(MB)"',
-    advice="see whether npu-smi info lists any NPU, and dmesg why not",
+    advice="check whether npu-smi info lists any NPU; dmesg may show why not",
 )
 
 # The library
@@ -254,15 +254,15 @@ TOOL = PolledBackend(
 DRIVER = "/usr/local/Ascend/driver/lib64"
 LIBRARIES = ("libdcmi.so", f"{DRIVER}/driver/libdcmi.so", f"{DRIVER}/libdcmi.so", "/usr/local/dcmi/libdcmi.so")
 BY_CARD, BY_NUMBER = "dcmi", "dcmiv2"
-LACKING, NOT_SUPPORTED = -1, -8255
+MISSING, NOT_SUPPORTED = -1, -8255
 """Our own code for a function that the library does not have, and the library's code for "not supported"."""
 ERRORS = {
-    LACKING: (Reason.NOT_SUPPORTED, "this library has no such function"),
+    MISSING: (Reason.NOT_SUPPORTED, "this library has no such function"),
     -8002: (Reason.NO_PERMISSION, "this user may not"),
     -8006: (Reason.TIMED_OUT, "the device did not answer"),
     -8007: (Reason.DEVICE_LOST, "there is no such device"),
     -8008: (Reason.DEVICE_LOST, "there is no such device"),
-    -8013: (Reason.NOT_SUPPORTED, "not told in a container"),
+    -8013: (Reason.NOT_SUPPORTED, "not available in a container"),
     NOT_SUPPORTED: (Reason.NOT_SUPPORTED, "not supported"),
 }
 HBM, DDR = 2, 0
@@ -309,11 +309,11 @@ def connect() -> PollOnce:
     codes = []
     for prefix in (BY_CARD, BY_NUMBER):
         init = getattr(library, f"{prefix}_init", None)
-        codes.append(LACKING if init is None else init())
+        codes.append(MISSING if init is None else init())
         if codes[-1] == 0:
             return partial(poll, library, prefix)
     # The most informative of the two codes: the set that the chips do not support says only that.
-    code = next((each for each in codes if each not in (LACKING, NOT_SUPPORTED)), codes[0])
+    code = next((each for each in codes if each not in (MISSING, NOT_SUPPORTED)), codes[0])
     if not may_open():
         raise SourceError(Reason.NO_PERMISSION, f"this user may not open {MANAGER}: dcmi_init: error {code}", advice=JOIN)
     raise SourceError(Reason.DRIVER_UNAVAILABLE, f"dcmi_init: error {code}: libdcmi.so cannot open the driver", advice=CLOSED.advice)
@@ -327,7 +327,7 @@ def poll(library: Any, prefix: str) -> Iterator[DeviceSample]:
     """
     failures: list[Unavailable] = []
     driver = ctypes.create_string_buffer(ROOM)
-    has_version = getattr(library, f"{prefix}_get_driver_version", lambda *_: LACKING)(driver, 256) == 0
+    has_version = getattr(library, f"{prefix}_get_driver_version", lambda *_: MISSING)(driver, 256) == 0
     for ids, logical in (_by_card if prefix == BY_CARD else _by_number)(library, failures):
         record = _read(library, prefix, ids)
         record |= {"number": logical, "driver": driver.value.decode("utf-8", "replace") if has_version else ""}
@@ -369,7 +369,7 @@ def _read(library: Any, prefix: str, ids: tuple[int, ...]) -> dict[str, Any]:
     def ask(name: str, layout: str, *more: int) -> list[Any]:
         buffer, full = ctypes.create_string_buffer(ROOM), f"{prefix}_get_device_{name}"
         function = getattr(library, full, None)
-        code = LACKING if function is None else function(*ids, *more, buffer)
+        code = MISSING if function is None else function(*ids, *more, buffer)
         values = list(struct.unpack_from(layout, buffer))
         return [why(full, code)] * len(values) if code else values
 
@@ -406,7 +406,7 @@ def _processes(library: Any, prefix: str, ids: tuple[int, ...]) -> Processes:
     name = f"{prefix}_get_device_{'resource_info' if prefix == BY_CARD else 'proc_mem_info'}"
     buffer, count = ctypes.create_string_buffer(PROCESS.size * MOST_PROCESSES), ctypes.c_int()
     function = getattr(library, name, None)
-    code = LACKING if function is None else function(*ids, buffer, ctypes.byref(count))
+    code = MISSING if function is None else function(*ids, buffer, ctypes.byref(count))
     if code:
         return why(name, code)
     listed = PROCESS.iter_unpack(buffer.raw[: PROCESS.size * max(0, min(count.value, MOST_PROCESSES))])
@@ -423,6 +423,6 @@ LIBRARY = PolledBackend(
     identity={"vendor_index": "number", "name": "name", "uuid": "die", "pci_bus_id": "address", "driver_version": "driver"},
     interval=1.0,
     processes="dcmi_get_device_resource_info()",
-    advice="see whether npu-smi info lists any NPU, and dmesg why not",
+    advice="check whether npu-smi info lists any NPU; dmesg may show why not",
 )
 backend = SourcesBackend("ascend", "npu", {"dcmi": LIBRARY, "npu-smi": TOOL})

@@ -35,6 +35,6 @@ backend = PolledBackend(
     fields=FIELDS,
     identity=IDENTITY,
     interval=2.0,
-    advice="see whether brsmi gpu list has any GPU, and dmesg why not",
-    remark="experimental: half of its fields are asked for by analogy, and no GPU was read yet",
+    advice="check whether brsmi gpu list has any GPU; dmesg may show why not",
+    remark="experimental: half of its fields are named by analogy, and it was never tested on a GPU",
 )

@@ -149,7 +149,7 @@ LIST = (
     Field("maxPcieLinkWidth", "PCI.Max Width", convert=figure),
 )
 MIB, MOST_PROCESSES = 2**20, 4096
-NO_DRIVER, TOO_SHORT, LACKING = 1, 9, 10
+NO_DRIVER, TOO_SHORT, MISSING = 1, 9, 10
 PROCESS_ROW = re.compile(r"\|\s+(\d{1,4})\s+\S+\s+(\d{1,10})\s[^|]*?(\d{1,9})\s*MiB\s*\|", re.ASCII)
 """Card, VF, process, optional command, memory."""
 
@@ -164,7 +164,7 @@ def connect() -> PollOnce:
     version = ctypes.create_string_buffer(VERSION.pack(API, 0, 0, 0))
     # The layouts below are those of release 6. An older library would have others.
     if library.cndevGetLibVersion(version) or VERSION.unpack_from(version)[1] < API:
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, f"libcndev.so is older than release {API}, and not read")
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, f"libcndev.so is older than release {API}, which is not supported")
     if code := library.cndevInit(0):
         raise SourceError(*_why("cndevInit", code), advice="load the kernel driver, cambricon-drv" if code == NO_DRIVER else "")
     return partial(poll, library)
@@ -199,7 +199,7 @@ def _ask(library: Any, name: str, layout: str, handle: ctypes.c_int) -> list[Any
     if name in NUMBERED:
         struct.pack_into("@i", buffer, 0, API)
     function = getattr(library, name, None)
-    code = LACKING if function is None else function(buffer, handle)
+    code = MISSING if function is None else function(buffer, handle)
     values = list(struct.unpack_from(layout, buffer))
     return [_why(name, code)] * len(values) if code else values
 
@@ -237,7 +237,7 @@ def _identity(library: Any, handle: ctypes.c_int, record: Mapping[str, Any]) -> 
 def _processes(library: Any, handle: ctypes.c_int) -> Processes:
     """Return the processes of a device with their memory on it."""
     if not hasattr(library, "cndevGetProcessInfo"):
-        return _why("cndevGetProcessInfo", LACKING)
+        return _why("cndevGetProcessInfo", MISSING)
     code, room = TOO_SHORT, 64
     for _ in range(3):  # more processes may start between two calls
         count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(PROCESS.pack(API, 0, 0, 0) * room)
@@ -302,5 +302,5 @@ backend = PolledBackend(
         ),
     ),
     processes="cndevGetProcessInfo(); else the table of cnmon",
-    advice="see whether cnmon lists any card, and dmesg why not",
+    advice="check whether cnmon lists any card; dmesg may show why not",
 )

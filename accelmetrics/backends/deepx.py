@@ -71,6 +71,6 @@ backend = PolledBackend(
     fields=FIELDS,
     identity=IDENTITY,
     interval=2.0,
-    advice="see whether dxrt-cli -s lists any device, and load the kernel driver: modprobe dxrt_driver",
-    remark="experimental: the format is known from the vendor's source, and no device was read yet",
+    advice="check whether dxrt-cli -s lists any device, and load the kernel driver: modprobe dxrt_driver",
+    remark="experimental: the format is known from the vendor's source, and it was never tested on a device",
 )

@@ -117,7 +117,7 @@ TOOL = PolledBackend(
             instead_of="efsmi",
         ),
     ),
-    advice="see whether efsmi lists any GCU, and dmesg why not",
+    advice="check whether efsmi lists any GCU; dmesg may show why not",
 )
 backend = clone(
     "enflame",
@@ -130,7 +130,7 @@ backend = clone(
         "gpu": _named("gpu")._replace(name="utilization"),
         **dict(map(_first_form, ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))),
     },
-    gives=(
+    metrics=(
         *("utilization", "memory", "memoryTotalBytes", "memoryFreeBytes", "memoryAllocated*", "temp", "tempLimit.*", "*axOpTemp"),
         *("power[WP]*", "enforcedPowerLimitWatts", "*Clock", "encoderUtilization", "decoderUtilization", "fanSpeed"),
         *("pcieLink*", "maxPcieLink*", "pcie[TR]xBytes", "process.*"),

@@ -38,12 +38,12 @@ CORE = r"/dev/rngd/npu(\d{1,4})pe\d{1,3}(?:-\d{1,3})?"
 SCALE = Unavailable(Reason.NOT_SUPPORTED, "whether furiosa-smi prints the utilisation of cores in percent or as a ratio is not documented")
 
 
-def held(said: Any) -> object:
+def held(printed: Any) -> object:
     """Return the number of allocated cores, from the driver's file (0 or 1 for each core) or the tool's list (an object for each core)."""
-    listed = said if isinstance(said, list) else []
-    cores = said.split() if isinstance(said, str) else [each.get("pe_occupancy") for each in listed if isinstance(each, Mapping)]
+    listed = printed if isinstance(printed, list) else []
+    cores = printed.split() if isinstance(printed, str) else [each.get("pe_occupancy") for each in listed if isinstance(each, Mapping)]
     known = cores and all(core in ("0", "1", False, True) for core in cores)
-    return sum(core in ("1", True) for core in cores) if known else said if is_absent(said) else f"cores: {quoted(said)}"
+    return sum(core in ("1", True) for core in cores) if known else printed if is_absent(printed) else f"cores: {quoted(printed)}"
 
 
 FIELDS = (Field("coresAllocated", "pe_occupancy", convert=held),)
@@ -84,7 +84,7 @@ def parse(name: str, printed: str) -> Iterator[DeviceSample]:
         seen.add(found[1])
         yield DeviceSample({**record, "number": found[1]})
     if invalid is not None:
-        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi lists something that is no device of its own: {quoted(invalid)}")
+        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi lists an entry that is no device: {quoted(invalid)}")
 
 
 class Card(DeviceDirectory):

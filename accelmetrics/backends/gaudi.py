@@ -37,7 +37,7 @@ from accelmetrics.backends.kit import (
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.errors import Reason, Unavailable
 
-NONE_HERE = Says(
+NO_DEVICE = Says(
     "no AIPs available|driver is not loaded",
     Reason.DRIVER_UNAVAILABLE,
     "hl-smi finds no device",
@@ -48,7 +48,7 @@ COMMAND = Command(
     "hl-smi",
     environment={"HABANA_LOGS": "{directory}"},  # it fails if it cannot write its logs
     install="install the package habanalabs-firmware-tools, which has hl-smi",
-    says=(NONE_HERE,),
+    says=(NO_DEVICE,),
 )
 FIELDS = (
     Field("utilization", "utilization.aip", "%"),
@@ -159,5 +159,5 @@ backend = PolledBackend(
         ),
     ),
     processes="compute nodes that a process holds open",
-    advice="see whether hl-smi lists any device, and dmesg why not",
+    advice="check whether hl-smi lists any device; dmesg may show why not",
 )

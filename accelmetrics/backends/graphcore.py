@@ -24,7 +24,7 @@ INSTALL = (
     "the gcipuinfo wheel of the SDK for this Python"
 )
 REINSTALL = "enable the Poplar SDK in this shell (source <sdk>/enable), and take the gcipuinfo of that SDK and for this Python"
-PARTITION = "see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist (IPUOF_VIPU_API_PARTITION_ID)"
+PARTITION = "check whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist (IPUOF_VIPU_API_PARTITION_ID)"
 
 FIELDS = (
     Field("average board temp (C)", "average board temp", PRINTED),

@@ -55,7 +55,7 @@ COMMAND = Command(
     timeout=8.0,
 )
 FLAGS = ("--showuse", "--showmemuse", "--showtemp", "--showpower", "--showclocks", "--showbus", "--showmeminfo", "vram", "--json")
-ABOUT = ("--showproductname", "--showuniqueid", "--showserial", "--showmaxpower", "--showbus", "--json")
+STEADY_FLAGS = ("--showproductname", "--showuniqueid", "--showserial", "--showmaxpower", "--showbus", "--json")
 
 
 def lanes(printed: str) -> str | None:
@@ -100,7 +100,7 @@ TABLE = (
     Field("encoderUtilization", "enc%", "%"),
 )
 PLACE = {"vendor_index": "number", "pci_bus_id": "address"}
-WHO = {**PLACE, "uuid": "unique id", "serial": "serial number", "name": ("card series", "card model")}
+IDENTITY = {**PLACE, "uuid": "unique id", "serial": "serial number", "name": ("card series", "card model")}
 NO_COMMA = re.compile(r'(?<=[^\s:,{\[\\])"\s*"(?=[^"\n]+"\s*:)')
 LINE = re.compile(r"\s*(?:[DH]CU|GPU)\[(\d{1,4})\]\s*: *([^:]+?) *:\s*(.*?)\s*", re.ASCII)
 CARD = re.compile(r"card(\d{1,4})", re.ASCII)
@@ -154,9 +154,9 @@ TOOL = PolledBackend(
     interval=2.0,
     also=(
         Source("hy-smi, its table", COMMAND.poll(parse_table), TABLE, identity={"vendor_index": "number"}, instead_of="hy-smi"),
-        Source("hy-smi --show", COMMAND.poll(parse, *ABOUT), STEADY, 60.0, identity=WHO),
+        Source("hy-smi --show", COMMAND.poll(parse, *STEADY_FLAGS), STEADY, 60.0, identity=IDENTITY),
     ),
-    advice="see whether hy-smi lists any DCU, and dmesg why not (kernel module hycu or hydcu)",
+    advice="check whether hy-smi lists any DCU; dmesg may show why not (kernel module hycu or hydcu)",
 )
 
 

@@ -86,7 +86,7 @@ TOOL = PolledBackend(
     fields=FIELDS,
     identity=IDENTITY,
     interval=2.0,
-    advice="see whether ixsmi lists any GPU, and dmesg why not",
+    advice="check whether ixsmi lists any GPU; dmesg may show why not",
 )
 backend = clone(
     "iluvatar",
@@ -100,7 +100,7 @@ backend = clone(
         "correctedEccErrors": NvmlMetric("correctedEccErrors", _ERRORS, "single", every=TEN_SECONDS),
         "uncorrectedEccErrors": NvmlMetric("uncorrectedEccErrors", _ERRORS, "double", every=TEN_SECONDS),
     },
-    gives=(
+    metrics=(
         *("gpu", "memory", "memoryTotalBytes", "memoryFreeBytes", "memoryAllocated*", "temp", "tempLimit.*", "*axOpTemp", "fanSpeed"),
         *("power[WP]*", "*PowerLimitWatts", "smClock", "memoryClock", "graphicsClock", "videoClock", "throttle*", "computeMode"),
         *("eccMode*", "*correctedEccErrors", "pcieLink*", "maxPcieLink*", "pcieReplays", "pcie[TR]xBytes"),

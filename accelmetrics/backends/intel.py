@@ -349,7 +349,7 @@ TOOL = PolledBackend(
             instead_of="xpu-smi",
         ),
     ),
-    advice="see whether xpu-smi discovery lists any GPU",
+    advice="check whether xpu-smi discovery lists any GPU",
 )
 
 

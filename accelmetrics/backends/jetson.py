@@ -55,7 +55,7 @@ NVML = ("gpu", "temp", "smClock", "maxSmClock", "memoryAllocatedBytes")
 NVML_IDENTITY = ("vendor_index", "name", "uuid", "pci_bus_id", "architecture", "compute_capability", "driver_version", "runtime_version")
 MODULE = NVIDIA._replace(
     devices=integrated_gpus,
-    leaves=lambda name: "" if SHARES_CHIP.search(name) else "it is no GPU of the module",
+    listed_elsewhere=lambda name: "" if SHARES_CHIP.search(name) else "it is not the module's GPU",
     advise=lambda _: "",  # most modules are read without it
 )
 

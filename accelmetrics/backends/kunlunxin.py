@@ -98,7 +98,7 @@ def _processes(listed: object) -> Processes:
     # No published output has a process, so any form other than NVIDIA's is reported as unknown.
     pids = [whole(entry.get("pid")) for entry in entries]
     if not pids or not all(pids):
-        return Unavailable(Reason.PARSE_ERROR, f"xpu-smi lists processes in a form that is not known: {quoted(listed)}")
+        return Unavailable(Reason.PARSE_ERROR, f"xpu-smi lists processes in an unknown form: {quoted(listed)}")
     used = [number(entry.get("used_memory"), "MiB", "By") for entry in entries]
     return tuple(
         DeviceProcess(pid or 0, "compute", None if isinstance(memory, Unavailable) else round(memory))
@@ -133,5 +133,5 @@ backend = PolledBackend(
     interval=2.0,
     also=(Source("xpu-smi-text", COMMAND.poll(parse_text), FIELDS, identity=IDENTITY, instead_of="xpu-smi"),),
     processes="xpu-smi <processes>",
-    advice="see whether xpu-smi lists any XPU, and dmesg why not",
+    advice="check whether xpu-smi lists any XPU; dmesg may show why not",
 )

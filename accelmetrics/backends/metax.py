@@ -62,7 +62,7 @@ COMMAND = Command(
     proof=("-h", r"\bmaca\b|metax"),  # Moffett's tool has the same name
     install=INSTALL,
     says=(
-        Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi has no GPU that it may read", f"in a container, {PASS}"),
+        Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi may not read any GPU", f"in a container, {PASS}"),
         Says("PARSE ERROR: Argument", Reason.NOT_SUPPORTED, "this release of mx-smi has no such option"),
     ),
 )
@@ -155,8 +155,8 @@ def parse_table(printed: str) -> Iterator[DeviceSample]:
     for row in table(printed, r"GPU .*\| *Bus-id"):
         # A long name begins left of its heading, in the column of the board's number.
         board, _, name = f"{row.get('Board', '')} {row.get('Name') or row.get('NAME', '')}".partition(" ")
-        on_it = ((int(each["pid"]), number(each["used"], "MiB", "By")) for each in using.get(row.get("GPU", ""), ()))
-        processes = tuple(DeviceProcess(pid, memory_bytes=round(used) if isinstance(used, (int, float)) else None) for pid, used in on_it)
+        used = ((int(each["pid"]), number(each["used"], "MiB", "By")) for each in using.get(row.get("GPU", ""), ()))
+        processes = tuple(DeviceProcess(pid, memory_bytes=round(used) if isinstance(used, (int, float)) else None) for pid, used in used)
         yield DeviceSample({**row, **versions, "index": row.get("GPU"), "name": name}, processes if listed else None, whole=board)
 
 
@@ -182,20 +182,20 @@ TOOL = PolledBackend(
         Source("mx-smi -L", COMMAND.poll(parse_list, "-L"), (), 600.0, identity={"uuid": "uuid", "pci_bus_id": "bus"}),
     ),
     processes="mx-smi, the processes below its table",
-    advice=f"see whether mx-smi lists any GPU; in a container, {PASS}",
+    advice=f"check whether mx-smi lists any GPU; in a container, {PASS}",
 )
 
 # The library
 
 LIBRARIES = ("libmxsml.so", *(f"/opt/{place}/lib/libmxsml.so" for place in ("mxdriver", "maca", "mxn100")))
-REINITIALISE, C_CLASS, NO_DEVICE, LACKING = 1, 2, 2, 3
+REINITIALISE, C_CLASS, NO_DEVICE, MISSING = 1, 2, 2, 3
 ERRORS = {
     NO_DEVICE: (Reason.DRIVER_UNAVAILABLE, "there is no device"),
-    LACKING: (Reason.NOT_SUPPORTED, "not supported"),
+    MISSING: (Reason.NOT_SUPPORTED, "not supported"),
     4: (Reason.DRIVER_ERROR, "a file of the driver cannot be read"),
     6: (Reason.DEVICE_LOST, "there is no such device"),
     8: (Reason.NO_PERMISSION, "this user may not"),
-    9: (Reason.NOT_SUPPORTED, "this release of the library does not know what is asked"),
+    9: (Reason.NOT_SUPPORTED, "this release of the library does not know the call"),
 }
 INFO = struct.Struct("@2I32s2I96s2I32s")
 USAGE, TEMPERATURE, CLOCKS, POWER = "mxSmlGetDeviceIpUsage", "mxSmlGetTemperatureInfo", "mxSmlGetClocks", "mxSmlGetBoardPowerInfo"
@@ -282,7 +282,7 @@ def connect() -> PollOnce:
         info, dies = _info(library, index), ctypes.c_uint(1)
         getattr(library, "mxSmlGetDeviceDieCount", lambda *_: 0)(index, ctypes.byref(dies))
         if not isinstance(info, Unavailable) and (info[6] != C_CLASS or dies.value != 1):
-            raise SourceError(Reason.NOT_SUPPORTED, "libmxsml.so is read of C-class GPUs of one die alone")
+            raise SourceError(Reason.NOT_SUPPORTED, "libmxsml.so is supported only for C-class GPUs with one die")
     return partial(poll, library)
 
 
@@ -332,7 +332,7 @@ def _info(library: Any, index: int) -> tuple[Any, ...] | Unavailable:
 def _ask(library: Any, index: int, name: str, arguments: tuple[int, ...], layout: str) -> list[Any]:
     """Return the numbers of a function's struct, or the reason in place of each number."""
     buffer, function = ctypes.create_string_buffer(ROOM), getattr(library, name, None)
-    code = LACKING if function is None else function(index, *arguments, buffer)
+    code = MISSING if function is None else function(index, *arguments, buffer)
     values = list(struct.unpack_from(layout, buffer))
     return [_why(name, code)] * len(values) if code else values
 
@@ -346,7 +346,7 @@ def _counted(library: Any, name: str, arguments: tuple[int, ...], most: int, eac
 
 def _text(library: Any, name: str, *arguments: int) -> str:
     size, buffer = ctypes.c_uint(64), ctypes.create_string_buffer(64)
-    function = getattr(library, name, lambda *_: LACKING)
+    function = getattr(library, name, lambda *_: MISSING)
     return "" if function(*arguments, buffer, ctypes.byref(size)) else buffer.value.decode("utf-8", "replace")
 
 
@@ -382,6 +382,6 @@ LIBRARY = PolledBackend(
     },
     interval=2.0,
     processes="mxSmlGetSingleGpuProcess()",
-    advice=f"see whether mx-smi lists any GPU; in a container, {PASS}",
+    advice=f"check whether mx-smi lists any GPU; in a container, {PASS}",
 )
 backend = SourcesBackend("metax", "gpu", {"mxsml": LIBRARY, "mx-smi": TOOL})

@@ -90,7 +90,7 @@ def parse(printed: str) -> Iterator[DeviceSample]:
         address = next((value for key, value in places if key.strip().lower().endswith("bus id")), None)
         yield DeviceSample({**gpu, "Bus Id": address, "Driver Version": document.get("Driver Version")})
     if invalid:
-        raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi lists something that is no GPU: {quoted(invalid[0])}")
+        raise SourceError(Reason.PARSE_ERROR, f"mthreads-gmi lists an entry that is no GPU: {quoted(invalid[0])}")
 
 
 def parse_table(printed: str) -> Iterator[DeviceSample]:
@@ -125,5 +125,5 @@ backend = PolledBackend(
     interval=2.0,
     also=(Source("mthreads-gmi", COMMAND.poll(parse_table), IN_TABLE, identity=IN_TABLE_IDENTITY),),
     processes="mthreads-gmi, the processes below its table",
-    advice="see whether mthreads-gmi lists any GPU, and dmesg why not (kernel module mtgpu)",
+    advice="check whether mthreads-gmi lists any GPU; dmesg may show why not (kernel module mtgpu)",
 )

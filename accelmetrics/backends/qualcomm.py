@@ -72,7 +72,7 @@ SENSORS = (
     Field("enforcedPowerLimitWatts", f"{HWMON}/power2_max", "uW"),
     *PCIE_LINK,
 )
-UNKNOWN_CARD = Unavailable(Reason.NOT_SUPPORTED, "several devices, and no board serial that tells which of them are one card")
+UNKNOWN_CARD = Unavailable(Reason.NOT_SUPPORTED, "several devices, and no board serial that shows which of them are one card")
 
 
 def parse(printed: str) -> Iterator[DeviceSample]:
@@ -89,7 +89,7 @@ def parse(printed: str) -> Iterator[DeviceSample]:
             record |= dict.fromkeys(("board power(watts)", "card cap"), UNKNOWN_CARD)
         state = device.get("status", "Ready")
         if state.lower() != "ready":
-            why = Unavailable(Reason.DRIVER_ERROR, f"qaic-util says that the device is not ready: {quoted(state)}")
+            why = Unavailable(Reason.DRIVER_ERROR, f"qaic-util reports that the device is not ready: {quoted(state)}")
             places = [row.where.lower() for row in FIELDS if isinstance(row, Field) and isinstance(row.where, str)]
             record = {**dict.fromkeys(places, why), **device}
         yield DeviceSample(record, whole=card)

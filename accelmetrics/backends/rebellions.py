@@ -58,7 +58,7 @@ IDENTITY = {
 }
 NODE = re.compile(r"/dev/(rbln\d{1,4})", re.ASCII)
 AMBIGUOUS = Unavailable(
-    Reason.NOT_SUPPORTED, 'several NPUs have this "npu" number, and which of them a context is on is not told by who holds /dev/rbln* open'
+    Reason.NOT_SUPPORTED, 'several NPUs have this "npu" number, and the holders of /dev/rbln* do not show which one a context uses'
 )
 
 
@@ -95,7 +95,7 @@ def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSa
         yield DeviceSample(record, processes, whole=text(device.get("sid")))
     if len(devices) < len(listed):
         invalid = next(each for each in listed if not isinstance(each, Mapping))
-        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi lists something that is no device: {quoted(invalid)}")
+        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi lists an entry that is no device: {quoted(invalid)}")
 
 
 def _npu(record: Mapping[str, Any]) -> str:
@@ -143,5 +143,5 @@ backend = PolledBackend(
     identity=IDENTITY,
     interval=2.0,
     processes='rbln-smi "contexts"',
-    advice="see whether rbln-smi lists any NPU, and dmesg why not",
+    advice="check whether rbln-smi lists any NPU; dmesg may show why not",
 )

@@ -19,7 +19,7 @@ RECEIVED = ("mst_rd_data_word_received", "slv_posted_wr_data_word_received", "sl
 SENT = ("slv_rd_data_word_sent", "mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent")
 WRAPS = 2.0
 """Seconds in which a 32-bit counter can wrap at the full speed of PCIe 5."""
-OUTSIDE = Unavailable(Reason.NO_PERMISSION, "processes outside this container use it, and the driver does not tell their numbers here")
+OUTSIDE = Unavailable(Reason.NO_PERMISSION, "processes outside this container use it, and the driver does not report their ids here")
 
 
 def pcie(metric: str, counters: tuple[str, ...]) -> tuple[Row, ...]:
@@ -60,7 +60,7 @@ def processes(device: DeviceRecord) -> Processes:
     path = f"/proc/driver/tenstorrent/{device.get('@number')}/pids"
     listed = device.get(path)
     if not isinstance(listed, str):
-        return Unavailable(Reason.NOT_SUPPORTED, f"{path} is not there or may not be read")
+        return Unavailable(Reason.NOT_SUPPORTED, f"{path} does not exist or may not be read")
     # The driver prints 0 for a process outside our PID namespace.
     pids = {int(pid) for pid in listed.split() if pid.isdecimal()}
     return OUTSIDE if pids == {0} else tuple(DeviceProcess(pid) for pid in sorted(pids - {0}))

@@ -56,7 +56,7 @@ TOOL = PolledBackend(
     fields=(*(Field(metric, places, unit) for metric, (places, unit) in QUERIED.items()), *MEMORY, POWER_SHARE),
     identity=IDENTITY,
     interval=2.0,
-    advice="see whether ppu-smi lists any PPU, and dmesg why not",
+    advice="check whether ppu-smi lists any PPU; dmesg may show why not",
 )
 backend = clone(
     "thead",
@@ -66,7 +66,7 @@ backend = clone(
         *(("nvml", "hgml"), ("NVML", "HGML"), ("NVIDIA", "T-Head")),
         *(("NvLink", "IcnLink"), ("NVLINK", "ICNLINK"), ("NVLink", "ICN link"), ("Cuda", "Hggc")),
     ),
-    gives=(
+    metrics=(
         # Left out ("-"): the vendor's binding has no NVML field after 196, and the library none of these calls.
         *("-tempMargin", "-*Sram*", "-sramThresholdExceeded", "-recoveryAction", "-pcie*BytesTotal", "-fabric*", "-moduleEnergyJoules"),
         *("-nvlinkFec*", "-nvlink*Ratio", "-nvlinkRecoverySuccesses", "-nvlinkRecoveryFailures"),

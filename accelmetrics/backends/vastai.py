@@ -41,6 +41,6 @@ backend = PolledBackend(
             identity={"pci_bus_id": "vals.devbusid"},
         ),
     ),
-    advice="see whether vasmi lists any card, and whether the module vastai_pci is loaded",
-    remark="experimental: its names are known from one program alone, and no card was read yet",
+    advice="check whether vasmi lists any card, and whether the module vastai_pci is loaded",
+    remark="experimental: its names are known from a single program, and it was never tested on a card",
 )

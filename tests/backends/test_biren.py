@@ -94,7 +94,7 @@ def test_why_it_does_not_open(tool: Brsmi, stderr: str, reason: Reason) -> None:
 def test_doctor_says_that_it_is_experimental(tool: Brsmi) -> None:
     del tool
     (finding,) = diagnose(backends=["biren"]).backends
-    assert "experimental: half of its fields are asked for by analogy" in finding.evidence
+    assert "experimental: half of its fields are named by analogy" in finding.evidence
 
 
 def test_fuzz() -> None:

@@ -87,7 +87,7 @@ TOOLS = {
         "hy-smi",
         {
             "--showuse": lambda *numbers: hy_smi.document({number: hy_smi.card(number) for number in numbers}),
-            " ".join(hygon.ABOUT): lambda *numbers: hy_smi.document({number: hy_smi.about(number) for number in numbers}),
+            " ".join(hygon.STEADY_FLAGS): lambda *numbers: hy_smi.document({number: hy_smi.about(number) for number in numbers}),
             "": hy_smi.table,
             "--showproductname": lambda *_: "HCU[0]\t\t: Card Series: K100_AI\n",
         },

@@ -10,7 +10,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends import hygon, registry
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.hygon import ABOUT, FLAGS, TOOL, backend, parse, parse_table
+from accelmetrics.backends.hygon import STEADY_FLAGS, FLAGS, TOOL, backend, parse, parse_table
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from tests.simulators.amdgpu import Tree, machines
@@ -130,14 +130,14 @@ def test_every_metric_of_every_dcu(tool: CommandStandIn, commas: bool) -> None:
         memory_total_bytes=65520 * MIB,
     )
     assert snapshot.devices[0].processes is None
-    assert tool.calls == [["--showproductname"], [*FLAGS], [*ABOUT]]
+    assert tool.calls == [["--showproductname"], [*FLAGS], [*STEADY_FLAGS]]
 
 
 @pytest.mark.parametrize("word", ["HCU", "DCU"])
 def test_a_release_that_prints_lines_where_a_document_was_asked_for(tool: CommandStandIn, word: str) -> None:
     cards = {number: card(number, word) for number in (0, 1)}
     tool.behave(lines(cards).replace("HCU[", f"{word}["), asked="--showuse")
-    tool.behave("", status=2, asked=" ".join(ABOUT))
+    tool.behave("", status=2, asked=" ".join(STEADY_FLAGS))
     snapshot = read("hygon")
     assert of(snapshot) == OF_THE_DOCUMENT
     assert [device.identity.pci_bus_id for device in snapshot.devices] == ["0000:09:00.0", "0000:0a:00.0"]
@@ -146,7 +146,7 @@ def test_a_release_that_prints_lines_where_a_document_was_asked_for(tool: Comman
 @pytest.mark.parametrize(("word", "coders"), [("DCU", False), ("HCU", False), ("HCU", True)])
 def test_a_release_that_knows_no_such_flags_is_read_by_its_table(tool: CommandStandIn, word: str, coders: bool) -> None:
     refusal = "usage: hy-smi [-h]\nhy-smi: error: unrecognized arguments: --showmemuse"
-    for asked in ("--showuse", " ".join(ABOUT)):
+    for asked in ("--showuse", " ".join(STEADY_FLAGS)):
         tool.behave("", stderr=refusal, status=2, asked=asked)
     tool.behave(table(0, 1, word=word, coders=coders))
     snapshot = read("hygon")
@@ -192,7 +192,7 @@ def test_memory_in_the_units_of_its_keys(tool: CommandStandIn) -> None:
 
 def test_the_order_of_cards_makes_no_difference(tool: CommandStandIn) -> None:
     answer(tool, 1, 0)
-    tool.behave(document({1: about(1)}), asked=" ".join(ABOUT))
+    tool.behave(document({1: about(1)}), asked=" ".join(STEADY_FLAGS))
     snapshot = read("hygon")
     assert of(snapshot) == OF_THE_DOCUMENT
     assert snapshot.metrics["gpu.1.temp"] == 52
@@ -210,7 +210,7 @@ def test_the_order_of_cards_makes_no_difference(tool: CommandStandIn) -> None:
     ],
 )
 def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str, advice: str) -> None:
-    for asked in ("", "--showuse", "--showproductname", " ".join(ABOUT)):
+    for asked in ("", "--showuse", "--showproductname", " ".join(STEADY_FLAGS)):
         tool.behave(stdout, stderr=stderr, status=status, asked=asked)
     with pytest.raises(SourceError, match=words) as caught:
         backend.open()

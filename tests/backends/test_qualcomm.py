@@ -140,7 +140,7 @@ def test_a_device_that_is_not_ready_says_so(tool: CommandStandIn) -> None:
     unready = "QID 0\n\tStatus:Error\n\tPCI Address:0000:21:00.0\n\tMax Link Speed:16GT/s\n\tMax Link Width:x8\n"
     tool.behave(listing(unready, device(1, card="B1")))
     snapshot = read("qualcomm")
-    assert snapshot.unavailable["npu.0.temp"] == (Reason.DRIVER_ERROR, "qaic-util says that the device is not ready: Error")
+    assert snapshot.unavailable["npu.0.temp"] == (Reason.DRIVER_ERROR, "qaic-util reports that the device is not ready: Error")
     assert of(snapshot, 0) == {"maxPcieLinkGen": 4, "maxPcieLinkWidth": 8}
     assert of(snapshot, 1)["boardPowerWatts"] == 48
 

@@ -165,11 +165,11 @@ def test_ipus_without_the_vendors_module(tree: Tree, nodes: list[str], words: li
 def test_ipus_that_the_module_does_not_list(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
     """On an IPU-Machine nothing shows, so nothing is there that could not be read; of a container it comes first how to start it."""
     found = examine("graphcore", with_module(tree, gcipuinfo), strict=0)
-    assert "what to do: see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
+    assert "what to do: check whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
     found = examine("graphcore", with_module(ipu_card(tree), gcipuinfo), strict=1)
     assert "graphcore: does not work" in found.words
     assert "driver_unavailable: gcipuinfo lists no IPU" in found.words
-    assert f"what to do: {GC_DOCKER}; see whether gc-info" in found.words
+    assert f"what to do: {GC_DOCKER}; check whether gc-info" in found.words
 
 
 def test_an_ipu_that_works(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
@@ -259,7 +259,7 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
             1,
             [
                 *("apple: does not work", "macmon is not installed (brew install macmon); ", "ioreg was not found in PATH"),
-                *("; powermetrics gives it to root alone", MACMON),
+                *("; powermetrics needs root", MACMON),
             ],
         ),
     ],

@@ -22,7 +22,7 @@ from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
 from accelmetrics.backends.amd.rocm_smi import Flag, Flags
 from accelmetrics.backends.amd.values import (
     UNDOCUMENTED_ENERGY,
-    card_of,
+    card_key,
     device_memory,
     exact_joules,
     memory_rows,
@@ -157,7 +157,7 @@ complete.
 def parse(printed: str) -> CardOutput:
     """Parse the output. Accepts any text: unknown text gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
-    odd = False
+    malformed = False
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
         found: dict[int, dict[str, Any]] = {}
@@ -166,8 +166,8 @@ def parse(printed: str) -> CardOutput:
                 # A number that repeats gets a unique key, so that no card is lost.
                 found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
         cards.update(found)
-        odd = odd or 0 < len(found) < len(listed)
-    return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
+        malformed = malformed or 0 < len(found) < len(listed)
+    return cards, not malformed and all(int(number) in cards for number in _START.findall(printed))
 
 
 def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
@@ -200,7 +200,7 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
     }
     if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
         values["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
-    return DeviceSample({**card, **values}, whole=card_of(uuid, address))
+    return DeviceSample({**card, **values}, whole=card_key(uuid, address))
 
 
 def _connect(command: Command, clock: Clock) -> PollOnce:

@@ -272,7 +272,7 @@ PRIVATE_NAME = "_accelmetrics_amdsmi"
 ROOM = 8192
 """Bytes of an answer, enough for the size in every release."""
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
-REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says what it lacks"
+REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library shows what it lacks"
 
 GPUS = 2
 """Argument of ``amdsmi_init`` that initialises GPUs only."""
@@ -432,7 +432,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
             module.amdsmi_init()
             handles = module.amdsmi_get_processor_handles()
             if len(handles) > MOST_DEVICES:
-                words = f"amdsmi lists {len(handles)} cards: more than {MOST_DEVICES} are not believed"
+                words = f"amdsmi lists {len(handles)} cards: more than {MOST_DEVICES} are implausible"
                 raise SourceError(Reason.INVALID_VALUE, words, backend="amd")
             cards: dict[str, AmdsmiCard] = {}
             for handle in handles:
@@ -485,7 +485,7 @@ class Attempt:
             self._thread.start()
         except RuntimeError as error:
             ATTEMPTS.discard(self)
-            raise SourceError(Reason.DRIVER_ERROR, f"no thread is to be had: {error}", backend="amd") from error
+            raise SourceError(Reason.DRIVER_ERROR, f"cannot start a thread: {error}", backend="amd") from error
 
     def _run(self, addresses: Sequence[str]) -> None:
         with waiting_for("amdsmi"):

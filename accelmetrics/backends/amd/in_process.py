@@ -112,7 +112,7 @@ ERRORS = {
 _LEVEL = re.compile(r"^\s*\w+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _CLOCK = re.compile(r"^\s*\d+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 """Pattern of a clock level. The sleep level has a letter instead of a number and does not match."""
-NO_LEVELS = Unavailable(Reason.NOT_SUPPORTED, "pp_dpm_sclk and pp_dpm_mclk are not there")
+NO_LEVELS = Unavailable(Reason.NOT_SUPPORTED, "pp_dpm_sclk and pp_dpm_mclk do not exist")
 _STACK = re.compile(r"hwmon:hbm_?\d+", re.ASCII)
 _PCIE_LEVEL = re.compile(r"^\s*\d+\s*:\s*(\d+(?:\.\d+)?) *GT/s,\s*x(\d+)[^*\n]*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _FEATURES = re.compile(r"feature mask: *0x([0-9a-f]{1,16})\s*", re.IGNORECASE | re.ASCII)
@@ -472,7 +472,7 @@ SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0
 """Seconds between two searches for new cards. A search reads the whole PCI bus."""
 SLEEPS = "{} is powered down, and reading it would wake it"
-OF_PARTITION = Unavailable(Reason.NOT_SUPPORTED, "a partition has none of its own: those of its card hold")
+OF_PARTITION = Unavailable(Reason.NOT_SUPPORTED, "a partition has none of its own: see those of its card")
 NO_ANSWER = Unavailable(Reason.NOT_SUPPORTED, "amdsmi gives nothing")
 KEYS = DrmKeys({"compute": ("compute",), "graphics": ("gfx",)}, (("vram",),))
 """The driver's names of engines and memory. An APU's memory is counted in the pools of the device."""
@@ -544,7 +544,7 @@ class InProcessDriver:
         if not self.with_files and not self._library:
             if SYSFS not in sources and self.failure is not None:
                 raise self.failure
-            words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
+            words = f"the kernel driver's files are not visible here: {', '.join(self._addresses)}"
             advice = "" if self.failure is None else self.failure.advice
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend=maker.name, advice=advice)
         self._name_units()
@@ -645,7 +645,7 @@ class InProcessDriver:
             remaining = {part for part in parts if part[0] in addresses}
             if addresses - listed or {part for part in partitions if part[0] in addresses} != remaining:
                 raise DriverGoneError(
-                    Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend=self._maker.name
+                    Reason.DRIVER_UNAVAILABLE, "there are new cards or partitions: the driver is opened again", backend=self._maker.name
                 )
             # The module was not opened because a card slept, or because an earlier attempt took too long.
             if self.failure is not None and self.failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):

@@ -43,7 +43,7 @@ from accelmetrics.backends.amd.values import (
     TOTAL,
     UNDOCUMENTED_ENERGY,
     USED,
-    card_of,
+    card_key,
     device_memory,
     exact_joules,
     memory_rows,
@@ -150,7 +150,7 @@ class Flags:
         """Reason for each place of a flag that crashes the tool."""
         name = self._command.names[0]
         return {
-            place: Unavailable(Reason.DRIVER_ERROR, f"{name} crashes when it is asked for {flag[0]}, and is asked without it")
+            place: Unavailable(Reason.DRIVER_ERROR, f"{name} crashes with {flag[0]}, so it is run without it")
             for flag in self.crashing
             for place in self._prints[flag]
         }
@@ -348,9 +348,9 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             values[ALLOCATED] = None
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
             # Releases up to 4.x print 0 % and no "Fan RPM" for a card without a fan.
-            why = "0 % without a number of revolutions: this release prints that for a card without a fan"
+            why = "0 % without RPM: this release prints that for a card without a fan"
             values[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
-        yield DeviceSample({**card, **values}, whole=card_of(uuid, address))
+        yield DeviceSample({**card, **values}, whole=card_key(uuid, address))
 
 
 def unique_id(card: PrintedCard) -> str:
@@ -391,7 +391,7 @@ def architecture(printed: str) -> str:
 # Running the tool
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
-ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
+ADVICE = "run rocm-smi by hand, and check dmesg for errors"
 FOREIGN = re.compile(r"\b[DH]CU\b")
 """Word that Hygon's tool of the same name prints where AMD's prints "GPU"."""
 SAYS = (

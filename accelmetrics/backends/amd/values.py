@@ -23,7 +23,7 @@ OF_PARTITION = frozenset(
 )
 """Metrics that a partition has for itself. All other values that a tool prints for a partition are the card's."""
 
-UNDOCUMENTED_ENERGY = Unavailable(Reason.NOT_SUPPORTED, "of a card without HBM nothing documents what the energy counter counts")
+UNDOCUMENTED_ENERGY = Unavailable(Reason.NOT_SUPPORTED, "the energy counter of cards without HBM is not documented")
 """The same reason in every source, so that it does not depend on which sources are merged."""
 
 
@@ -42,7 +42,7 @@ def of_card(*rows: Row) -> tuple[Row, ...]:
     return tuple(row if isinstance(row, Derived) or row.metric in OF_PARTITION else row._replace(of_whole=True) for row in rows)
 
 
-def card_of(uuid: str, address: str) -> str:
+def card_key(uuid: str, address: str) -> str:
     """Return a key of the card that a device belongs to: partitions have the same id, and the same address without the function."""
     # The id alone is not enough: virtual machines may show two cards with one id, but never in one slot.
     return f"{uuid} {address.rpartition('.')[0]}" if uuid else ""
@@ -66,12 +66,12 @@ def compute_pools(totals: Mapping[str, Value], compute: int | None) -> tuple[str
 
 
 def device_memory(
-    said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B", compute: int | None = None
+    get: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B", compute: int | None = None
 ) -> dict[str, Value]:
     """Return the memory of a device: its own, or the pools of :func:`compute_pools` if it shares the host's.
 
     Args:
-        said: Returns the value at a place of the record.
+        get: Returns the value at a place of the record.
         unified: Whether the card shares the host's memory.
         used: Place of the bytes in use; ``{}`` is replaced by the pool, ``vram`` or ``gtt``.
         total: Place of the total bytes.
@@ -79,11 +79,11 @@ def device_memory(
         compute: Memory in bytes according to the compute driver, for a GPU that shares the host's.
     """
     found: dict[str, Value] = {}
-    absent = Unavailable(Reason.NOT_SUPPORTED, "is not there")
+    absent = Unavailable(Reason.NOT_SUPPORTED, "does not exist")
     kinds = ("vram", "gtt") if unified else ("vram",)
     places = {kind: {USED: used.format(kind), TOTAL: total.format(kind)} for kind in kinds}
     pools: dict[str, dict[str, Value]] = {
-        kind: {name: number(absent if (value := said(place)) is None else value, unit, "B") for name, place in places[kind].items()}
+        kind: {name: number(absent if (value := get(place)) is None else value, unit, "B") for name, place in places[kind].items()}
         for kind in kinds
     }
     for kind in compute_pools({kind: pool[TOTAL] for kind, pool in pools.items()}, compute):
@@ -91,15 +91,15 @@ def device_memory(
         in_use, all_ = pool[USED], pool[TOTAL]
         # Drivers report a total of 0 for memory that they do not know.
         if all_ == 0:
-            pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "a total of 0 bytes stands for memory that is unknown")
+            pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "is 0 bytes, which means that the size is unknown")
         elif not isinstance(in_use, Unavailable) and not isinstance(all_, Unavailable) and in_use > all_:
-            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"more than all {all_} bytes")
+            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"exceeds the total of {all_} bytes")
         for name, value in pool.items():
             before = found.get(name, 0)
             if isinstance(before, Unavailable):
                 continue
             if isinstance(value, Unavailable):
-                carved = "an APU's carve-out alone is not the memory it uses; " if name in found else ""
+                carved = "the carve-out is only a part of an APU's memory; " if name in found else ""
                 found[name] = value._replace(detail=f"{carved}{places[kind][name]} {value.detail}")
             else:
                 found[name] = before + value

@@ -57,8 +57,8 @@ FIRST_LINE = 4.0
 VERSION_TIMEOUT = 3.0
 
 MISSING = "macmon is not installed (brew install macmon)"
-STRANGE = "a program named macmon prints something else than macmon does"
-OFF = Unavailable(Reason.NOT_IN_USE, "the GPU was off all through the interval")
+STRANGE = "another program is named macmon: its output is not macmon's"
+OFF = Unavailable(Reason.NOT_IN_USE, "the GPU was off during the whole interval")
 NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "there is no swap space")
 
 _VERSION = re.compile(r"macmon v?\d+\.\d+", re.ASCII)
@@ -258,7 +258,7 @@ def connect_powermetrics() -> PollOnce:
         SourceError: This user is not root.
     """
     if os.geteuid() != 0:
-        raise SourceError(Reason.NO_PERMISSION, "powermetrics gives it to root alone")
+        raise SourceError(Reason.NO_PERMISSION, "powermetrics needs root")
     in_plist, in_text = (command.poll(parse_powermetrics)() for command in POWERMETRICS)
 
     def poll() -> Iterable[DeviceSample]:

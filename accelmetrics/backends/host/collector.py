@@ -32,8 +32,8 @@ SLOW_PACE = 0.95
 RARE_PACE = 9.5
 """Seconds between two looks at things that rarely change: mounts, network adapters, and interfaces that are ports of another interface."""
 
-FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
-RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
+FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: a difference needs two")
+RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter was reset since the last reading")
 TOO_SOON = Unavailable(Reason.NEEDS_INTERVAL, "no time has passed since the last reading")
 
 
@@ -213,7 +213,7 @@ class CachedCollector:
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
         self.group = group
-        self._owed = [key for key in GROUPS[group] if "{" not in key]
+        self._required = [key for key in GROUPS[group] if "{" not in key]
         self._pace = pace_of(group)
         self._source = source
         self._collect = collect
@@ -227,7 +227,7 @@ class CachedCollector:
         """Read the group now."""
         self.read_at = reader.now
         self._readings += 1
-        reader.owed, reader.values, reader.reasons = self._owed, {}, {}
+        reader.required, reader.values, reader.reasons = self._required, {}, {}
         failed = False
         try:
             self._collect(reader)
@@ -300,7 +300,7 @@ class HostReader:
         memory_levels: For each cgroup level that limits memory, from the leaf upwards: the limit in bytes and the file of the current use.
         memory_limit: Tightest of these limits that is below the host's memory; None without one.
         memory_total: The host's memory in bytes; None if unknown.
-        owed: Keys that the current group must give.
+        required: Keys that the current group must give.
         values: Values of the current group, by key.
         reasons: Reasons of its missing keys.
     """
@@ -315,7 +315,7 @@ class HostReader:
         self.memory_levels: Sequence[tuple[int, KeptFile]] = ()
         self.memory_limit: int | None = None
         self.memory_total: int | None = None
-        self.owed: Iterable[str] = ()
+        self.required: Iterable[str] = ()
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
         self._collectors = collectors
@@ -367,7 +367,7 @@ class HostReader:
 
     def fail(self, why: Unavailable) -> None:
         """Set a reason for all required keys of the group that have neither a value nor a reason."""
-        for key in self.owed:
+        for key in self.required:
             if key not in self.values:
                 self.reasons.setdefault(key, why)
 

@@ -65,7 +65,7 @@ def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable
     # A path belongs to the user's own view of the machine, so the system root is not put in front of it.
     for path in dict.fromkeys(paths):
         reader.progress.append(None)
-        percent: float | Unavailable = Unavailable(Reason.NOT_SUPPORTED, f"{path} lies on a file system without a size")
+        percent: float | Unavailable = Unavailable(Reason.NOT_SUPPORTED, f"the file system of {path} has no size")
         gib = percent
         try:
             used, left = usage(path)
@@ -217,7 +217,7 @@ def network_collector(read: Callable[[], dict[str, tuple[int, int]]], left_out: 
             names, due = tuple(traffic), now + RARE_PACE
             counted = [name for name in names if not left_out(name)]
         if not counted and not received.seen:
-            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "there is no network interface but loopback"))
+            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "loopback is the only network interface"))
             return
         received.feed({name: traffic[name][0] for name in counted}, now)
         sent.feed({name: traffic[name][1] for name in counted}, now)

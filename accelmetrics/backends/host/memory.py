@@ -278,7 +278,7 @@ class CgroupCollector:
             return
         reader.process_seen = True
         if limits is None:
-            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "the process is in no cgroup of version 2 that can be seen from here"))
+            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "no cgroup of version 2 of the process is visible here"))
             return
         reader.memory_levels, reader.cpu_quota, quota_directory = limits
         leaf = self._levels[0][0]

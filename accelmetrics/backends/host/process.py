@@ -314,7 +314,7 @@ def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> fl
     if elapsed <= 0:
         return TOO_SOON
     if used > possible:
-        return Unavailable(Reason.INVALID_VALUE, "more CPU time than all CPUs had")
+        return Unavailable(Reason.INVALID_VALUE, "more CPU time than all CPUs have")
     # A little more than 100 % is normal: the two clocks are read one after the other, and a process may use the quotas of two
     # adjacent periods in one interval.
     return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)

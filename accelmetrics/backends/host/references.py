@@ -40,7 +40,7 @@ class Psutil:
 
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
         if not _LINUX:
-            raise SourceError(Reason.NOT_SUPPORTED, "the host is read through psutil here: there is no second way to its numbers")
+            raise SourceError(Reason.NOT_SUPPORTED, "the host itself is read with psutil here, so there is no second source")
         if sysroot():
             raise SourceError(Reason.NOT_SUPPORTED, "psutil reads this machine, and the host is read below ACCELMETRICS_SYSROOT")
         try:
@@ -63,7 +63,7 @@ class Psutil:
             ("proc.memory.availableMB", main.available / MIB),
         ):
             yield key, LIMITED if limited else ReferenceValue(value)
-        yield "swap.used_percent", ReferenceValue(100 * swap.used / swap.total) if swap.total else "it finds no swap"
+        yield "swap.used_percent", ReferenceValue(100 * swap.used / swap.total) if swap.total else "psutil finds no swap"
         for minutes, load in zip((1, 5, 15), psutil.getloadavg(), strict=True):
             yield f"load.{minutes}m", ReferenceValue(load, step=0.01)  # /proc/loadavg has two places
 

@@ -29,7 +29,7 @@ PERIOD = 1.0
 ROOT = "/sys/devices/virtual/neuron_device"
 PARTS = ("stats/other_info", "stats/memory_usage/device_mem")
 """Directories below a core's directory with the counters of drivers before 2.31."""
-MOVED = "neuron driver 2.31 moved counters, and only neuron-monitor is read there"
+MOVED = "neuron driver 2.31 moved counters, and they are read only through neuron-monitor"
 
 PCI = (*(f"1d0f:{device}" for device in ("7064", "7065", "7066", "7067", "7164", "7264", "7364")), "1d0f:*:12")
 """Inferentia, Trainium, Inferentia2, Trainium2, and any device of class 12 (processing accelerator). Older chips have another class, so
@@ -81,7 +81,7 @@ def detect() -> Detection:
         paths = [path for cores in found.values() for path in cores.values()]
         words = f"{counted(len(found), 'Neuron device')} with {counted(len(paths), 'core')} in {ROOT}" + ("" if nodes else f", no {NODE}")
         if not any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
-            words += f"; counters are not where they are looked for: {MOVED}"
+            words += f"; counters are not in the expected place: {MOVED}"
         return Detection(True, words, len(paths), "" if nodes else PASS_DEVICE)
     addresses = find_pci(PCI)
     # Chips that exist but cannot be read still count as devices, so that opening fails with a reason.

@@ -43,7 +43,7 @@ from accelmetrics.schemas.identity import DeviceProcess
 CONFIGURATION = "neuron-monitor.json"
 FIRST_REPORT = 8.0
 """Seconds to wait for the first report. The tool asks the instance's metadata service before it prints anything."""
-ADVICE = "run neuron-monitor by hand, and neuron-ls, to see what they say"
+ADVICE = "run neuron-monitor and neuron-ls by hand to see their errors"
 LARGEST = 2**63
 """Numbers from here on were negative, or "none", before the tool printed them as unsigned."""
 MANY = MOST_DEVICES
@@ -59,7 +59,7 @@ BY_CORE = {
 PROGRAMS, CHIPS, LATENCY = "neuron_runtime_data", "neuron_devices", "latency_stats"
 IDLE = Unavailable(Reason.NOT_IN_USE, "nothing was executed in the tool's last period")
 NOT_PRINTED = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not print it")
-NOT_BY_CORE = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not say of every program on which cores it is")
+NOT_BY_CORE = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not report the cores of every program")
 
 Json = Mapping[str, Any]
 
@@ -161,7 +161,7 @@ class Report:
         # The tool is written in Go, which prints a list that was never created as null.
         listed = whole.get(PROGRAMS) or ()
         if len(listed) > MANY:
-            raise SourceError(Reason.INVALID_VALUE, f"{TOOL} reports {len(listed)} programs: more than {MANY} are not believed")
+            raise SourceError(Reason.INVALID_VALUE, f"{TOOL} reports {len(listed)} programs: more than {MANY} are implausible")
         self.programs = [Program(entry) for entry in listed if isinstance(entry, dict)]
         self.hardware = _part(whole, HARDWARE)
         counters = _part(whole, "system_data", "neuron_hw_counters")
@@ -208,7 +208,7 @@ class Report:
 
 
 def _unreadable(line: str, why: str) -> SourceError:
-    return SourceError(Reason.PARSE_ERROR, f"{TOOL}'s line is not understood: {why}: {line[:80]}")
+    return SourceError(Reason.PARSE_ERROR, f"{TOOL} printed an invalid report: {why}: {line[:80]}")
 
 
 def _part(whole: Any, *names: str) -> Json:
@@ -229,9 +229,9 @@ def checked_number(raw: object) -> Value:
     """Return a number of the report if it is finite, not negative and below 2**63, else a reason."""
     # No conversion to float: an int of the report may be too large for one. The range excludes infinity and NaN.
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
-        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
+        return Unavailable(Reason.INVALID_VALUE, f"the source reported {raw!r}"[:200])
     if not 0 <= raw < LARGEST:
-        return Unavailable(Reason.INVALID_VALUE, "the source answered an impossible number")
+        return Unavailable(Reason.INVALID_VALUE, "the source reported an impossible number")
     return raw
 
 
@@ -270,7 +270,7 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
         on_core = [program for program in chosen if any(core in cores for cores in program.cores.values())]
         chosen = on_core or [program for program in chosen if program.errors]
         none = f"{owner} does not use core {core}" if owner else f"no program uses core {core}"
-        none += ", which LOCAL_RANK picks"
+        none += ", which LOCAL_RANK selects"
     return chosen, Unavailable(Reason.NOT_IN_USE, none), owner
 
 
@@ -331,7 +331,7 @@ class MachineTotals(DeviceRecord):
             # Every program has these values; a missing one would make the sum too small. A latency is missing if a
             # program executed nothing.
             elif path[0] != LATENCY:
-                return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
+                return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not report it for process {program.pid}")
         added = total(parts)
         if path[0] != LATENCY or isinstance(added, Unavailable):
             return added
@@ -354,7 +354,7 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
         # Every part of a report may be missing. Then the driver's tree has the cores.
         known |= {core for cores in neuron.chips().values() for core in cores}
     if not known:
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, text(report.hardware.get("error")) or f"{TOOL} knows of no Neuron device")
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, text(report.hardware.get("error")) or f"{TOOL} reports no Neuron device")
     picked = neuron.picked_core(known)
 
     def scoped(core: int | None, options: ReadOptions, watches: Callable[[int], bool]) -> DeviceRecord:

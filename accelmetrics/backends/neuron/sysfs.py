@@ -41,7 +41,7 @@ from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, monitor
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY, POWER
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
-TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
+TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor reports this: install aws-neuronx-tools")
 NOT_BY_PROCESS = Unavailable(Reason.NOT_SUPPORTED, "the driver's counters do not tell processes apart: install aws-neuronx-tools")
 NEVER_COUNTED = Unavailable(Reason.NOT_IN_USE, "the counter has never counted: no program has used the core, or its runtime leaves it out")
 

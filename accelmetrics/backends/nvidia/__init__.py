@@ -17,7 +17,7 @@ the host's memory counts as a device's only if the product is known to share it.
 
 MIG: each instance is a device below its GPU, with the values of an instance (memory, processes, GPM shares). The board's values
 stay with the GPU. New instances are listed within ten seconds while the driver is open. An instance that was removed, as its GPU
-confirms, leaves the list, and its key is never used for another.
+confirms, listed_elsewhere the list, and its key is never used for another.
 
 Suspended GPUs: a suspended GPU is not called, and NVML is not opened while all of them are suspended.
 
@@ -29,7 +29,7 @@ consecutive readings), and fabric queries on drivers that crash on them.
 
 Files: this one detects GPUs without the driver, and has the row of differences for each vendor with an NVML-like library
 (:class:`Maker`). The other files use the terms NVML, NVIDIA and GPU throughout. Another library's function names are substituted
-when a function is bound, and its words when a reason or an error leaves the driver. ``nvml`` is the library and its return codes,
+when a function is bound, and its words when a reason or an error listed_elsewhere the driver. ``nvml`` is the library and its return codes,
 ``metrics`` the table of metrics. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads
 one of them for one consumer, from the parts in ``calls``, ``links``, ``gpm``, ``threads`` and ``processes``. ``references`` reads
 nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. A new value is a row in ``metrics`` and a row in the catalogue, then
@@ -100,7 +100,7 @@ class Maker(NamedTuple):
         chip: Its word for a device.
         spelling: Replacements for NVML's names and words, applied in order.
         rows: By metric of NVML's table, the row that replaces it (``NvmlMetric``): with another call, or for another metric.
-        gives: The metrics and patterns with calls in its library, and with a ``-`` in front those without; all metrics by default.
+        metrics: The metrics and patterns with calls in its library, and with a ``-`` in front those without; all metrics by default.
             Metrics of the watched process have ``process.`` in front.
         pci: The layout of a device's PCI address: domain, bus, device, the device's and its vendor's id as one number, the address
             as text.
@@ -109,7 +109,7 @@ class Maker(NamedTuple):
         load: The command that loads its kernel module, in brackets.
         reset: The command that resets a device, in brackets.
         start: How a container gets its devices, in brackets.
-        leaves: Returns, by a device's name, why another backend lists it; empty if this backend does.
+        listed_elsewhere: Returns, by a device's name, why another backend lists it; empty if this backend does.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Maker(NamedTuple):
     chip: str = "GPU"
     spelling: tuple[tuple[str, str], ...] = ()
     rows: Mapping[str, Any] = MappingProxyType({})
-    gives: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     # nvmlPciInfo_t. The short address in front and the subsystem's id are skipped.
     pci: str = "=16x4I4x32s"
     architectures: Mapping[int, str] = MappingProxyType({})
@@ -134,7 +134,7 @@ class Maker(NamedTuple):
     load: str = ""
     reset: str = ""
     start: str = ""
-    leaves: Callable[[str], str] = lambda _: ""
+    listed_elsewhere: Callable[[str], str] = lambda _: ""
 
     def spell(self, text: str) -> str:
         """Return a function's name, or words about NVML, in the terms of this library."""
@@ -152,9 +152,9 @@ class Maker(NamedTuple):
 
     def covers(self, metric: str) -> bool:
         """Return whether the library has calls for a metric, as far as is known."""
-        if any(fnmatchcase(metric, item[1:]) for item in self.gives if item.startswith("-")):
+        if any(fnmatchcase(metric, item[1:]) for item in self.metrics if item.startswith("-")):
             return False
-        listed = [item for item in self.gives if not item.startswith("-")]
+        listed = [item for item in self.metrics if not item.startswith("-")]
         return not listed or any(fnmatchcase(metric, item) for item in listed)
 
     # Makers are keys of caches, and their mappings have no hash.
@@ -182,7 +182,7 @@ class NvidiaBackend:
         gpus = len(pci_devices(VENDOR, GPU_CLASSES)) - len(integrated_gpus())
         if is_jetson() and gpus <= 0:
             return Detection(False, f"no NVIDIA GPU but the integrated one: {OF_JETSON}")
-        library, node = is_installed(), _is_there(sysroot() + CONTROL)
+        library, node = is_installed(), _exists(sysroot() + CONTROL)
         on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
         evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
         present = library or node or gpus > 0
@@ -210,12 +210,12 @@ class NvidiaBackend:
 
 def is_jetson() -> bool:
     """Return whether this is a Jetson: by the driver of GPUs before Thor, or by a directory that only Thor has."""
-    return _is_there(sysroot() + INTEGRATED) or _is_there(sysroot() + THOR)
+    return _exists(sysroot() + INTEGRATED) or _exists(sysroot() + THOR)
 
 
 def integrated_gpus() -> list[str]:
     """Return the PCI address of a Thor's GPU; empty on other machines. The GPU of an older Jetson is no PCI device."""
-    if not _is_there(sysroot() + THOR):
+    if not _exists(sysroot() + THOR):
         return []
     # The devfreq directory lies below the GPU's PCI device in sysfs.
     above = [name for name in os.path.realpath(sysroot() + THOR).split("/") if PCI_ADDRESS.fullmatch(name)]
@@ -235,7 +235,7 @@ def driven_gpus() -> list[str]:
         return [address for address in found if address in listed]
     # GPUs with another driver belong to a virtual machine (vfio-pci) or to nouveau. A GPU without any driver may be suspended, and
     # nothing here would wake it.
-    loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
+    loaded = _exists(sysroot() + CONTROL) or bool(kernel_module_version())
     return [address for address in found if link_name(f"{PCI}/{address}/driver") in (("nvidia", "") if loaded else ("nvidia",))]
 
 
@@ -250,7 +250,7 @@ def library_path() -> str:
     if sys.platform == "win32":
         return next(filter(os.path.exists, _windows_paths()), name)
     for folder in wsl_folders():
-        if _is_there(outside := f"{sysroot()}{folder}/{name}") and not knows_loader(name):
+        if _exists(outside := f"{sysroot()}{folder}/{name}") and not knows_loader(name):
             return outside
     return name
 
@@ -263,30 +263,30 @@ def _windows_paths() -> tuple[str, ...]:
 
 def wsl_folders() -> tuple[str, ...]:
     """Return the folder of the Windows driver's libraries and commands on WSL2; empty on other systems."""
-    return (WSL_FOLDER,) if _is_there(sysroot() + WSL) else ()
+    return (WSL_FOLDER,) if _exists(sysroot() + WSL) else ()
 
 
 @through
 def is_installed() -> bool:
     """Return whether the library's file exists where it is loaded from, without loading it."""
     if sys.platform == "win32":
-        return any(map(_is_there, _windows_paths()))
+        return any(map(_exists, _windows_paths()))
     return knows_loader(library_name()) or library_path() != library_name()
 
 
 def knows_loader(name: str) -> bool:
     """Return whether the system's loader finds a library by its file name, without loading it."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
+    if any(_exists(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True
     with suppress(OSError), open(LOADER_CACHE, "rb") as file:  # noqa: PTH123 - pathlib would slow every first reading
         known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), file.read())
         # The cache may list files that were removed since.
-        return any(_is_there(os.fsdecode(path)) for path in known)
+        return any(_exists(os.fsdecode(path)) for path in known)
     return False
 
 
-def _is_there(*parts: str) -> bool:
+def _exists(*parts: str) -> bool:
     """Return whether a file exists; False if its folder may not be searched."""
     return os.path.exists(os.path.join(*parts))  # noqa: PTH110, PTH118 - pathlib's raises for such a folder
 
@@ -300,13 +300,13 @@ def kernel_module_version() -> str:
 
 def advise(library: bool) -> str:
     """Return advice if the library, or else its device nodes, are missing; empty if both exist."""
-    if library and (sys.platform != "linux" or _is_there(sysroot() + CONTROL) or _is_there(sysroot() + WSL)):
+    if library and (sys.platform != "linux" or _exists(sysroot() + CONTROL) or _exists(sysroot() + WSL)):
         return ""
     visible = os.environ.get("NVIDIA_VISIBLE_DEVICES")
     # With these values NVIDIA's container runtime gives a container no GPU.
     if visible in ("", "void", "none"):
         return f"NVIDIA_VISIBLE_DEVICES is {visible!r}: the container asks for no GPU; set it to `all`"
-    if any(_is_there(sysroot() + mark) for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if any(_exists(sysroot() + mark) for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{CONTROL} is missing: {_START}" if library else f"{_START} (the NVIDIA container toolkit then brings the library in)"
     if not library:
         return "install the NVIDIA driver for this system; it brings libnvidia-ml.so.1"
@@ -343,6 +343,6 @@ NVIDIA = Maker(
     load=" (`modprobe nvidia`)",
     reset=" (`nvidia-smi --gpu-reset -i N`)",
     start=" (`docker run --gpus all`)",
-    leaves=why_integrated,
+    listed_elsewhere=why_integrated,
 )
 backend = NvidiaBackend()

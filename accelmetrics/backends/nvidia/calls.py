@@ -4,7 +4,7 @@ A bound call is a ``functools.partial`` with all arguments, the cheapest way fro
 decodes all answers of a buffer, and they are checked against the table's rows.
 
 Values of every reading have a fast way: one generated expression checks and converts them. It is used while the calls return the
-same codes as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both ways give the same
+same codes as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both variants give the same
 values.
 """
 
@@ -459,7 +459,7 @@ class FastValues(LatestValues):
     Args:
         library: The open library.
         handle: The device's handle.
-        ways: The rows with their generated conversion; and the alternative without fields, if it differs, for drivers that lack the
+        variants: The rows with their generated conversion; and the alternative without fields, if it differs, for drivers that lack the
             fields.
         stale: Return codes of an invalid handle. If every call returns one of them, the handle no longer belongs to the device.
         stale_error: Makes the error for that.
@@ -470,7 +470,7 @@ class FastValues(LatestValues):
         self,
         library: Library,
         handle: Any,
-        ways: tuple[tuple[tuple[NvmlMetric, ...], Convert], ...],
+        variants: tuple[tuple[tuple[NvmlMetric, ...], Convert], ...],
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
         needed: frozenset[str],
@@ -478,11 +478,11 @@ class FastValues(LatestValues):
         super().__init__()
         self._library = library
         self._handle = handle
-        self._ways = ways
+        self._variants = variants
         self._stale = stale
         self._stale_error = stale_error
         self._needed = needed
-        rows, _ = ways[0]
+        rows, _ = variants[0]
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
         self._limit: Value = 1.0
@@ -492,7 +492,7 @@ class FastValues(LatestValues):
         by_call = _without_single_field(used) != used or any(
             library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise
         )
-        self._bind(*ways[-1 if by_call else 0])
+        self._bind(*variants[-1 if by_call else 0])
 
     def _bind(self, rows: tuple[NvmlMetric, ...], convert: Convert) -> None:
         """Bind the calls for the rows."""
@@ -555,7 +555,7 @@ class FastValues(LatestValues):
         available = [_current_source(row, answers, self._library.chosen, self._handle) for row in self._rows]
         # A field is missing: everything is read again by call.
         if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
-            self._bind(*self._ways[-1])
+            self._bind(*self._variants[-1])
             return self.read(progress)
         self._add_shares(answers)
         # The batch has the same fields for every vendor, including some that another maker's library does not cover.

@@ -44,7 +44,7 @@ SLEEPS = "the GPU is powered down, and reading it would wake it"
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(
     Reason.NOT_SUPPORTED,
-    "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances; while it has none, nothing can run on it",
+    "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances; without instances, nothing can run on it",
 )
 REMOTE_GPU, REMOTE_SWITCH = 0, 2
 """``NVML_NVLINK_DEVICE_TYPE_…``"""
@@ -52,8 +52,8 @@ LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """``NVML_TOPOLOGY_…``: same board, at most one switch, several switches, same host bridge, same NUMA node, whole machine."""
 # Entries of a list of clocks: the first attempt's room, and the most that is plausible.
 USUAL_CLOCKS, MOST_CLOCKS = 256, 4096
-NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "its library is not known to tell where links between devices lead")
-OF_INSTANCE = Unavailable(Reason.NOT_SUPPORTED, "a MIG instance has none of its own: those of its GPU hold")
+NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "its library is not known to report the peers of links")
+OF_INSTANCE = Unavailable(Reason.NOT_SUPPORTED, "a MIG instance has none of its own: see those of its GPU")
 
 
 class BoundDevice:
@@ -72,7 +72,7 @@ class BoundDevice:
         due: Time of the next ``refresh``.
         blocks: The values with longer intervals.
         unavailable: Why others of them are missing; the same object until something changes.
-        given: The names of the values.
+        names: The names of the values.
         limit: The enforced power limit in watts, if it is known.
         whole: Whether it is a GPU and no instance; the watched process's share is reported for GPUs only.
     """
@@ -94,7 +94,7 @@ class BoundDevice:
         self.due = -math.inf
         self.blocks: tuple[Block, ...] = ()
         self.unavailable: Reasons = NO_REASONS
-        self.given: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
@@ -122,10 +122,10 @@ class BoundDevice:
             merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
             if merged != self.unavailable:
                 self.unavailable = merged
-            self.given = frozenset(name for block in self.blocks for name in block.names)
+            self.names = frozenset(name for block in self.blocks for name in block.names)
         self.limit = next((block.values[block.names.index(POWER_LIMIT)] for block in self.blocks if POWER_LIMIT in block.names), None)
         limit = self.unavailable.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit
-        self.fast.depend_on(limit, self.given.union(self.unavailable))
+        self.fast.depend_on(limit, self.names.union(self.unavailable))
 
 
 class Listed:
@@ -423,7 +423,7 @@ class DeviceReader:
         if parts != self._parts:
             self._parts = parts
             # A slower part may have a value that a faster one lacks.
-            self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
+            self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.names}
             if device.partitioned:
                 # "Not supported" alone would not tell a person why.
                 missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]

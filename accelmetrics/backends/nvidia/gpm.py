@@ -100,7 +100,7 @@ class Gpm(Paced):
             answer = self._support.answers[GPM_SUPPORT.name]
             if answer != 1:
                 self.due = self._support.due
-                absent = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
+                absent = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have it)")
                 return dict.fromkeys(self._names, answer if isinstance(answer, Unavailable) else absent)
             lent = self._pool.lend(self, progress)
             if isinstance(lent, int):

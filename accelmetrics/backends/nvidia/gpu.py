@@ -105,7 +105,7 @@ NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 
 _OTHERS = frozenset(each.partition(":")[0] for row in BUILT_IN.values() for each in row.pci)
 """PCI vendor ids of the vendors with a backend."""
-WAYS = ((FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called))
+VARIANTS = ((FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called))
 """The rows of every reading, and the same rows by call for GPUs that lack the fields, each with its conversion."""
 
 
@@ -125,9 +125,9 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         counting = Queries(library, [], frozenset())
         count = counting.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
         if count is None:
-            raise library.error(counting.status, "the driver does not say how many GPUs there are")
+            raise library.error(counting.status, "the driver does not report the number of GPUs")
         if count > MOST_GPUS:
-            words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
+            words = f"the driver reports {count} GPUs: more than {MOST_GPUS} are implausible"
             raise SourceError(Reason.INVALID_VALUE, maker.spell(words), backend=maker.name, advice="reload the driver, or reboot")
         if count == 0:
             raise no_device(maker)
@@ -143,11 +143,11 @@ def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
         # If no thread can be started, no call is pending: without entries that wait for one, close() shuts NVML down.
         on_failure.callback(driver.listed.clear)
         open_all(gpus)
-        if all(gpu.stranger for gpu in gpus):
-            words = f"{maker.paths()[0]} lists no {maker.chip} of {maker.brand}: {gpus[0].stranger}"
+        if all(gpu.foreign for gpu in gpus):
+            words = f"{maker.paths()[0]} lists no {maker.chip} of {maker.brand}: {gpus[0].foreign}"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend=maker.name)
         for gpu in gpus:
-            if gpu.left:
+            if gpu.elsewhere:
                 driver.listed.remove(gpu)
         on_failure.pop_all()
     driver.update()
@@ -291,12 +291,12 @@ class Gpu(Listed):
         address: Its PCI address, if it is to be looked up by it.
 
     Attributes:
-        stranger: Why it is not the vendor's, for example because a container has another vendor's stand-in for NVML; empty
+        foreign: Why it is not the vendor's, for example because a container has another vendor's stand-in for NVML; empty
             otherwise.
-        left: Why another backend lists it; empty if none does.
+        elsewhere: Why another backend lists it; empty if none does.
     """
 
-    stranger = left = ""
+    foreign = elsewhere = ""
 
     def __init__(self, driver: NvidiaDriver, index: int, address: str = "") -> None:
         self._label = f"{driver.maker.brand} {driver.maker.chip}"
@@ -401,10 +401,10 @@ class Gpu(Listed):
         address, identifier = queries.pci(handle)
         name = queries.text("nvmlDeviceGetName", handle)
         other = next((each for each in _OTHERS if each in identifier.split(":") and each != self._driver.maker.vendor_id), "")
-        self.left = self._driver.maker.leaves(name)
-        self.stranger = f"its devices are those of the PCI vendor 0x{other}" if other else self.left
-        if self.stranger:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, self.stranger, backend=self._driver.maker.name)
+        self.elsewhere = self._driver.maker.listed_elsewhere(name)
+        self.foreign = f"its devices are those of the PCI vendor 0x{other}" if other else self.elsewhere
+        if self.foreign:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, self.foreign, backend=self._driver.maker.name)
         if not name and not queries.status and identifier:  # the name is garbled
             name = f"{self._label} {identifier}"
         self._add_facts(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
@@ -470,7 +470,7 @@ class Gpu(Listed):
             slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _as_module_energy))
             by_call = by_call.difference({ENERGY_ROWS[0].name})
         stale = partial(library.error, UNINITIALIZED, "the device's handle is no longer valid")
-        fast = FastValues(library, handle, tuple((own_rows(rows, maker), convert) for rows, convert in WAYS), STALE, stale, by_call)
+        fast = FastValues(library, handle, tuple((own_rows(rows, maker), convert) for rows, convert in VARIANTS), STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 

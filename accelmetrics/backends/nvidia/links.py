@@ -74,9 +74,9 @@ FABRIC_SAFE_FROM = 550
 NO_FABRIC, COMPLETED = 0, 3
 FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", COMPLETED: "NVLink fabric: joined"}
 MOST_SUMMARY = 3
-TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash when they are asked for it")
-UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not say which version it is, and {TOO_OLD.detail}")
-NO_HEALTH = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say it of this GPU")
+TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash on this call")
+UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not report its version, and {TOO_OLD.detail}")
+NO_HEALTH = Unavailable(Reason.NOT_SUPPORTED, "the driver does not report it for this GPU")
 
 _Source = tuple[NvmlField, bool]
 """A field, and whether it covers all links instead of one."""
@@ -99,7 +99,7 @@ class Links(Paced):
         self._count = CallGroup(library, handle, (COUNT,), ONCE)
         self._group: CallGroup | None = None
         self._state_by_field = True
-        self._state_given = False
+        self._has_state = False
         # The possible sources of each count, in the order of preference.
         self._sources: dict[str, tuple[_Source, ...]] = {}
         for name in (name for name in LINK_COUNTS if name in needed):
@@ -127,8 +127,8 @@ class Links(Paced):
         if found is None:
             return None
         states = [found[f"nvlink.{link}.state"] for link in range(self._links)]
-        self._state_given = self._state_given or not all(isinstance(state, Unavailable) for state in states)
-        if self._state_by_field and not self._state_given and all(state in NO_FIELD for state in states):
+        self._has_state = self._has_state or not all(isinstance(state, Unavailable) for state in states)
+        if self._state_by_field and not self._has_state and all(state in NO_FIELD for state in states):
             self._state_by_field = False
             self._group.read_instead(self._rows())
             found = self._group.ask(now, progress) or found
@@ -240,25 +240,25 @@ class Fabric(CallGroup):
         library: The open library.
         handle: The GPU's handle.
         driver_version: Decides whether the call is safe.
-        announce: Called with the state in words.
+        report_state: Called with the state in words.
     """
 
-    def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
+    def __init__(self, library: Library, handle: Handle, driver_version: str, report_state: Callable[[str], None]) -> None:
         super().__init__(library, handle, _fabric_rows(FABRIC[0]), TEN_SECONDS)
         branch = driver_version.partition(".")[0]
         known = branch.isascii() and branch.isdecimal()
         self._refused = UNKNOWN_DRIVER if not known else TOO_OLD if int(branch) < FABRIC_SAFE_FROM else None
-        self._announce = announce
-        self._settled = False
+        self._report_state = report_state
+        self._version_found = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._refused is not None:
             self.due = math.inf
             return dict.fromkeys(OF_FABRIC, self._refused)
         found = super().ask(now, progress)
-        for call in (*FABRIC[1:], FABRIC[0]) if not self._settled else ():
+        for call in (*FABRIC[1:], FABRIC[0]) if not self._version_found else ():
             if self._buffer.statuses[0] != ARGUMENT_VERSION_MISMATCH:
-                self._settled = True
+                self._version_found = True
                 break
             self.read_instead(_fabric_rows(call))  # ends with the newest again, if the driver accepts none of them
             found = super().ask(now, progress)
@@ -270,7 +270,7 @@ class Fabric(CallGroup):
         numbers = {name: int(answer) for name, answer in found.items() if not isinstance(answer, Unavailable)}
         state, status = numbers["state"], numbers["status"]
         if state == NO_FABRIC:
-            self._announce("")
+            self._report_state("")
             return dict.fromkeys(OF_FABRIC, Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric"))
         if state not in FABRIC_STATES:
             return dict.fromkeys(OF_FABRIC, impossible(FABRIC_CALL))
@@ -281,7 +281,7 @@ class Fabric(CallGroup):
         # The cluster's id has 16 bytes and is read as two numbers.
         cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
         part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
-        self._announce(", ".join((words, *faults, *part)))
+        self._report_state(", ".join((words, *faults, *part)))
         return answers
 
 

@@ -199,8 +199,8 @@ THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswi
 """The bits that slow the GPU down; the others are states of its clocks."""
 
 _HOST_TOTAL = "; unified memory, where NVML has no total: MemTotal of /proc/meminfo"
-_HELD = "; unified memory, where NVML does not say: the sum over the processes, 1 s"
-_LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
+_HELD = "; unified memory, where NVML does not report it: the sum over the processes, 1 s"
+_LINKS = "; the sum of the links, 10 s, if it is refused or stays 0"
 
 
 def _call(function: str, *arguments: tuple[str, int], layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
@@ -547,7 +547,7 @@ def coverage(maker: Maker) -> Coverage:
         for name, (identifier, symbol) in GPM_METRICS.items()
     }
     for name, (counter, _) in PCIE_RATES.items():
-        gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
+        gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s if selected by name"
     links = {}
     for name, fields in LINK_COUNTS.items():
         first, *others = (f"{field.words} over the links" for field in fields)

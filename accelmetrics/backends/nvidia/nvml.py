@@ -54,7 +54,7 @@ NOT_RECORDED = -2
 _LOST = "look for {faults} in the kernel log; the {chip} comes back with a reset or a reboot, if the hardware is sound"
 
 MEANINGS: dict[int, tuple[str, Reason, str]] = {
-    MISFIT: ("", Reason.PARSE_ERROR, "the driver's answer is of a layout that is not known"),
+    MISFIT: ("", Reason.PARSE_ERROR, "the driver's answer has an unknown layout"),
     NOT_RECORDED: ("", Reason.DRIVER_UNAVAILABLE, "the bundle has no answer to this call: it was not made while it was recorded"),
     1: ("NVML_ERROR_UNINITIALIZED", Reason.DRIVER_UNAVAILABLE, "the driver's library is not initialised"),
     2: ("NVML_ERROR_INVALID_ARGUMENT", Reason.DRIVER_ERROR, "the driver refuses the call's arguments"),
@@ -81,7 +81,7 @@ MEANINGS: dict[int, tuple[str, Reason, str]] = {
     23: ("NVML_ERROR_INSUFFICIENT_RESOURCES", Reason.DRIVER_ERROR, "the driver is out of resources"),
     24: ("NVML_ERROR_FREQ_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the clock"),
     25: ("NVML_ERROR_ARGUMENT_VERSION_MISMATCH", Reason.NOT_SUPPORTED, "the installed driver knows another form of the call"),
-    26: ("NVML_ERROR_DEPRECATED", Reason.NOT_SUPPORTED, "the installed driver has given the function up"),
+    26: ("NVML_ERROR_DEPRECATED", Reason.NOT_SUPPORTED, "the installed driver no longer has the function"),
     27: ("NVML_ERROR_NOT_READY", Reason.DRIVER_ERROR, "the system is not ready"),
     28: ("NVML_ERROR_GPU_NOT_FOUND", Reason.DEVICE_LOST, "the driver does not find the GPU"),
     29: ("NVML_ERROR_INVALID_STATE", Reason.DRIVER_ERROR, "the GPU is not in a state to answer"),
@@ -127,7 +127,7 @@ def field_unavailable(code: int) -> Unavailable:
 @cache
 def impossible(function: str) -> Unavailable:
     """Return the reason for an impossible value: a sentinel, a utilisation of 4,000 %."""
-    return Unavailable(Reason.INVALID_VALUE, f"{function} answered something impossible")
+    return Unavailable(Reason.INVALID_VALUE, f"{function} returned an impossible value")
 
 
 def is_unsupported(answer: Value) -> bool:
@@ -450,7 +450,7 @@ def load_nvml(maker: Maker) -> Any:
                 # Detection's advice comes first. Equal advice is shown once.
                 advice = (
                     maker.advise(True)
-                    or "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
+                    or "install the driver again for this system: `ldd` on the library shows what it lacks, `file` its architecture"
                 )
                 raise SourceError(failure.reason, failure.detail, backend=maker.name, advice=advice) from error
     return None

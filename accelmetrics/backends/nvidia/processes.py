@@ -74,7 +74,7 @@ class ProcessList:
         library: The open library.
         handle: The device's handle.
         forms: The function's names, the newest first, each with the possible sizes of an entry, the likeliest first.
-        layout: The layout of an entry in ``data``; entries of all sizes begin alike.
+        layout: The layout of an entry in ``data``; entries of all sizes begin same_pids.
 
     Attributes:
         supported: Whether the driver has the call, as far as is known. A call that has answered once stays supported.
@@ -300,10 +300,10 @@ class DeviceProcesses(Paced):
         columns = (*self._holdings, [*map(busy.get, pids)], [*map(busy_memory.get, pids)])
         if columns == self._columns:
             return
-        alike, before = pids == self._columns[0], self.processes
+        same_pids, before = pids == self._columns[0], self.processes
         self._columns = columns
         rows: Iterable[Any] = zip(*columns, strict=True)
-        if alike:
+        if same_pids:
             self.processes = tuple([old if old == row else _ENTRY(row) for old, row in zip(before, rows, strict=True)])
         else:
             self.pids = frozenset(pids)

@@ -33,7 +33,7 @@ MOST_ANSWERS = 50_000
 OWN = slice(len("nvml"), None)
 """A function's name without the library's prefix, which has four letters for every vendor. The names below have no prefix."""
 FIELDS, METRICS = "DeviceGetFieldValues", "GpmMetricsGet"
-TAKERS = {"GpmSampleGet": 1, "GpmMigSampleGet": 2}
+SAMPLE_HANDLES = {"GpmSampleGet": 1, "GpmMigSampleGet": 2}
 """Functions that take a sample, with the position of the sample's handle among their arguments."""
 PLATFORM = "DeviceGetPlatformInfo"
 VERSIONED = frozenset({PLATFORM, FABRIC_CALL[OWN]})
@@ -44,11 +44,11 @@ _FIELD, _GPM_HEAD, _GPM_METRIC, _NUMBER = struct.Struct("=II32x"), struct.Struct
 _SAMPLE = "sample"
 
 
-class Questions:
+class CallKeys:
     """Makes the keys of calls. A GPM sample is identified by its device, because it does not matter which of a consumer's two it is."""
 
     def __init__(self) -> None:
-        self._taken_of: dict[int, int | str | None] = {}
+        self._sampled_devices: dict[int, int | str | None] = {}
 
     def ask(self, function: str, arguments: tuple[Any, ...]) -> tuple[Key, list[tuple[int, int]]]:
         """Return the key of a call, and the address and size of each buffer that it writes."""
@@ -70,9 +70,9 @@ class Questions:
         if own in _SINCE:
             # A time differs at each call, so it cannot identify one.
             values[_SINCE[own]] = None
-        if own in TAKERS:
-            place = TAKERS[own]
-            self._taken_of[values[place]] = values[0]  # type: ignore[index]  # a handle
+        if own in SAMPLE_HANDLES:
+            place = SAMPLE_HANDLES[own]
+            self._sampled_devices[values[place]] = values[0]  # type: ignore[index]  # a handle
             values[place] = _SAMPLE
         elif buffers:
             values += self._inputs(own, ctypes.string_at(*buffers[0]), values)
@@ -85,7 +85,7 @@ class Questions:
         if function == METRICS:
             count, older, newer = _GPM_HEAD.unpack_from(data)
             wanted = (_GPM_METRIC.unpack_from(data, _GPM_HEAD.size + _GPM_METRIC.size * place)[0] for place in range(count))
-            return [self._taken_of.get(older), self._taken_of.get(newer), *wanted]
+            return [self._sampled_devices.get(older), self._sampled_devices.get(newer), *wanted]
         return _NUMBER.unpack_from(data) if function in VERSIONED else ()
 
 
@@ -100,7 +100,7 @@ class RecordedCalls:
     def __init__(self) -> None:
         self.functions: dict[str, bool] = {}
         self.failure: SourceError | None = None
-        self._questions = Questions()
+        self._call_keys = CallKeys()
         self._lock = threading.Lock()
         # Answers by key: return code (None until the call returns), seconds, each buffer up to the last byte that was changed so far.
         self._answers: dict[Key, list[list[Any]]] = {}
@@ -113,7 +113,7 @@ class RecordedCalls:
     def call(self, function: str, made: Callable[..., int], *arguments: Any) -> int:
         """Make a call, and record it."""
         with self._lock:
-            (_, values), buffers = self._questions.ask(function, arguments)
+            (_, values), buffers = self._call_keys.ask(function, arguments)
             key = function, tuple(self._canonical_handles.get(value, value) for value in values)
             before = [ctypes.string_at(*buffer) for buffer in buffers]
             answer: list[Any] = [None, 0.0, []]
@@ -220,7 +220,7 @@ class ReplayedLibrary:
     """
 
     def __init__(self, notes: Mapping[str, Any]) -> None:
-        self._questions = Questions()
+        self._call_keys = CallKeys()
         self._lock = threading.Lock()
         self._answers: dict[Key, list[tuple[int | None, int, float, list[tuple[int, int, bytes]]]]] = {}
         self._position: dict[Key, tuple[int, int]] = {}
@@ -255,7 +255,7 @@ class ReplayedLibrary:
 
     def _answer(self, function: str, *arguments: Any) -> int:
         with self._lock:
-            key, buffers = self._questions.ask(function, arguments)
+            key, buffers = self._call_keys.ask(function, arguments)
             answers = self._answers.get(key)
             if not answers:
                 return NOT_RECORDED

@@ -34,7 +34,7 @@ VENDOR = "0x1ae0"
 GIB = 1024**3
 REQUIRED = {"grpc": "grpcio", "google.protobuf": "protobuf"}
 """Modules needed to read the runtime, with the package that contains each."""
-NO_CHIP = Unavailable(Reason.NOT_SUPPORTED, "which chip the device is on is not known, and so not who holds it open")
+NO_CHIP = Unavailable(Reason.NOT_SUPPORTED, "the device's chip is not known, so neither are the processes that hold it open")
 
 _DIGITS = re.compile(r"(\d+)$", re.ASCII)
 

@@ -207,7 +207,7 @@ class TpuDriver:
         new = {reported for devices, _ in reports.values() for reported in devices}.difference(self._listed)
         if new:
             raise DriverGoneError(
-                Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
+                Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): the devices are listed again"
             )
         serving = self._assignment.assign(reports)
         # A runtime without devices still has reasons. They apply to the devices that no other port serves.
@@ -272,10 +272,10 @@ class TpuDriver:
                 return failure
         pids = self._holders.of(chip.node) if chip is not None else ()
         if self._assignment.conflict and known is None and (pids or not self._holders.complete):
-            return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
+            return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: it is not known which chip each means")
         asked = f"{HOST}:{', '.join(str(port) for port, _, _ in answers)}"
         if pids:
-            hint = f"start it with {PORTS_VARIABLE} set, and this program too"
+            hint = f"set {PORTS_VARIABLE} for it and for this program"
             return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {asked}: {hint}")
         if not self._holders.complete:
             return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} reports it; the processes that hold it cannot be seen")

@@ -300,7 +300,7 @@ class _Port:
             try:
                 answers[name] = result if isinstance(result, Unavailable) else metric_response(result)
             except ValueError as error:
-                answers[name] = Unavailable(Reason.PARSE_ERROR, f"{self._address} answered what is not understood: {error}")
+                answers[name] = Unavailable(Reason.PARSE_ERROR, f"{self._address} sent an invalid answer: {error}")
             progress.append(name)
         failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
         if failures and len(failures) == len(answers) and len({failure.reason for failure in failures}) == 1:

@@ -37,7 +37,7 @@ FIRST_WAIT = 3.0
 """Longest time in seconds that opening the source waits for the first answer."""
 
 NOT_YET = Unavailable(Reason.TIMED_OUT, "libtpu's SDK has not answered yet")
-NOT_THERE = "libtpu's SDK is not installed beside this Python: pip install libtpu"
+NOT_INSTALLED = "libtpu's SDK is not installed for this Python: pip install libtpu"
 
 
 SdkSeries = tuple[str, Sequence[str]]
@@ -139,9 +139,9 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
             continue
         name, data = str(line.get("name")), line.get("data")
         if "missing" in line:
-            return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
+            return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_INSTALLED} ({line['missing']})"), missing=True)
         if "broken" in line:
-            why = f"libtpu's SDK is there and does not load: {line['broken']}"
+            why = f"libtpu's SDK is installed and does not load: {line['broken']}"
             return SdkReading(taken, {}, Unavailable(Reason.DRIVER_UNAVAILABLE, why), missing=True)
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")

@@ -132,7 +132,7 @@ def with_derived(values: dict[str, Value]) -> dict[str, Value]:
     if isinstance(used, Unavailable) or isinstance(total, Unavailable):
         share = used if isinstance(used, Unavailable) else total
     elif total == 0 or used > total:
-        share = Unavailable(Reason.INVALID_VALUE, f"more than all {total} bytes are in use" if total else "a total of 0 bytes")
+        share = Unavailable(Reason.INVALID_VALUE, f"more than the total of {total} bytes is in use" if total else "a total of 0 bytes")
     else:
         share = 100 * used / total
     return {**values, SHARE: share, SHARE_ALIAS: share, USED_ALIAS: used}
@@ -304,11 +304,11 @@ def _entries(answers: Sequence[MetricAnswer]) -> list[MetricMessage]:
 
 def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Unavailable) -> dict[str, Value]:
     """Return the keys of one family. Keys without a label are always present, with a value or a reason."""
-    owed = {} if family.labelled else {family.name(statistic): NOT_REPORTED for statistic in STATISTICS}
+    required = {} if family.labelled else {family.name(statistic): NOT_REPORTED for statistic in STATISTICS}
     if isinstance(found, Unavailable):
-        return dict.fromkeys(owed, found)
+        return dict.fromkeys(required, found)
     keys = {family.name(statistic, name): sound(number) for name, numbers in found.items() for statistic, number in numbers.items()}
-    return {**owed, **keys}
+    return {**required, **keys}
 
 
 def sound(number: Number) -> Value:

@@ -409,7 +409,7 @@ def test_a_section_that_crashes_the_tool_is_left_out_and_the_cards_stay(
     assert values(reading)["temp"] == 47
     why = reading.unavailable[lost]
     assert why.reason == Reason.DRIVER_ERROR
-    assert "amd-smi crashes when it is asked for --" in why.detail
+    assert "amd-smi crashes with --" in why.detail
     before = len(stand_in.calls)
     opened.reader(OPTIONS).read(0, [])
     assert not any(flag.replace("_", "-") in call for call in stand_in.calls[before:] for flag in (f"--{each}" for each in crashing))

@@ -172,7 +172,7 @@ def test_without_any_source_both_say_why(root: Path, card: Device) -> None:
     (card.path / "hwmon").rmdir()
     with pytest.raises(SourceError) as caught:
         InProcessDriver(FakeClock())
-    assert "files are not to be seen here" in caught.value.message
+    assert "files are not visible here" in caught.value.message
     assert "libamd_smi.so was found in none of" in caught.value.message
 
 
@@ -316,7 +316,7 @@ def test_without_a_thread_for_it_the_files_are_read_and_the_next_driver_opens_it
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         opened = InProcessDriver()
-        assert "no thread is to be had: can't start new thread" in opened.remark
+        assert "cannot start a thread: can't start new thread" in opened.remark
         assert "fanSpeed" not in values(opened.reader(OPTIONS).read(0, []))
     assert InProcessDriver().source == "sysfs+amdsmi"
 

@@ -250,7 +250,7 @@ def test_what_a_crashing_flag_would_give_says_so(stand_in: RocmSmiStandIn) -> No
     why = driver().reader(OPTIONS).read(0, []).unavailable["maxSmClock"]
     assert (why.reason, why.detail) == (
         Reason.DRIVER_ERROR,
-        "rocm-smi crashes when it is asked for --showsclkrange, and is asked without it",
+        "rocm-smi crashes with --showsclkrange, so it is run without it",
     )
 
 

@@ -411,7 +411,7 @@ def test_a_card_of_which_nothing_is_shown_is_left_to_other_sources(tree: Tree) -
     tree.device("0000:03:00.0", {"device": "0x744c"})
     with pytest.raises(SourceError) as caught:
         backend.pinned("sysfs").open()
-    assert caught.value.message == "the kernel driver's files are not to be seen here: 0000:03:00.0"
+    assert caught.value.message == "the kernel driver's files are not visible here: 0000:03:00.0"
 
 
 def test_a_partition_of_a_card_that_sleeps_sleeps(tree: Tree) -> None:

@@ -51,7 +51,7 @@ def test_one_that_gives_itself_out_as_macmon_is_found_out_by_its_first_line(mac:
     mac.behave("macmon", '{"status": "running", "port": 8000}', version="macmon 1.1.4\n")
     found = machine.read()
     assert set(found.values) == OF_IOREG
-    assert found.reasons["temp"] == (Reason.PARSE_ERROR, "a program named macmon prints something else than macmon does")
+    assert found.reasons["temp"] == (Reason.PARSE_ERROR, "another program is named macmon: its output is not macmon's")
     wait_for(lambda: all(map(gone, mac.pids("macmon"))))
     assert len(mac.calls("macmon")) == 2
 
@@ -175,7 +175,7 @@ def test_a_mac_without_any_of_them_does_not_open(mac: MacStandIn) -> None:
     assert error.message.split("; ") == [
         "macmon is not installed (brew install macmon)",
         "ioreg was not found in PATH",
-        "powermetrics gives it to root alone",
+        "powermetrics needs root",
     ]
     assert "brew install macmon" in error.advice
 
@@ -220,5 +220,5 @@ def test_doctor_explains_a_mac_without_macmon(mac: MacStandIn) -> None:
     assert (found.status, found.source) == ("ok", "ioreg")
     assert "no macmon" in found.evidence
     gaps = {gap.reason: gap for gap in found.devices[0].gaps}
-    assert "powermetrics gives it to root alone" in gaps[Reason.NO_PERMISSION].detail
+    assert "powermetrics needs root" in gaps[Reason.NO_PERMISSION].detail
     assert "brew install macmon" in gaps[Reason.DRIVER_UNAVAILABLE].detail

@@ -105,7 +105,7 @@ def test_without_macmon_ioreg_gives_utilisation_and_memory(mac: MacStandIn, samp
     assert snapshot.backends[0].source == "ioreg"
     assert snapshot.unavailable["gpu.0.powerWatts"] == (
         Reason.NO_PERMISSION,
-        "macmon is not installed (brew install macmon); powermetrics gives it to root alone",
+        "macmon is not installed (brew install macmon); powermetrics needs root",
     )
     assert snapshot.unavailable["gpu.0.temp"].reason == Reason.DRIVER_UNAVAILABLE
     assert mac.calls("powermetrics") == []

@@ -107,7 +107,7 @@ def test_where_the_library_is_missing_the_tool_is_read(name: str, behave: Behave
     with pytest.raises(SourceError) as caught:
         registry.load(name).open()
     assert "LD_LIBRARY_PATH" in caught.value.advice
-    assert f"see whether {NAMES[name]} lists any" in caught.value.advice
+    assert f"check whether {NAMES[name]} lists any" in caught.value.advice
 
 
 @pytest.mark.parametrize("nothing", ["N/A", "[N/A]", "[Not Supported]", "-", "Unknown"])
@@ -134,7 +134,7 @@ def test_garbage_is_no_device(name: str, behave: Behave, text: str) -> None:
     with pytest.raises(SourceError) as caught:
         getattr(registry.load(name), "pinned")(NAMES[name]).open()  # noqa: B009
     assert caught.value.reason in ("parse_error", "driver_error")
-    assert f"see whether {NAMES[name]} lists any" in caught.value.advice
+    assert f"check whether {NAMES[name]} lists any" in caught.value.advice
 
 
 def test_a_tool_that_this_user_may_not_ask(name: str, behave: Behave) -> None:

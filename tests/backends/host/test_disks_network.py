@@ -221,7 +221,7 @@ def test_a_machine_without_a_network(tree: HostTree) -> None:
     for _ in range(2):
         values = watch.read(1.0)
         assert not [name for name in values if name.startswith("network.") and name != "network.tcpRetransmits"]
-    assert watch.detail("network.recv") == "there is no network interface but loopback"
+    assert watch.detail("network.recv") == "loopback is the only network interface"
     tree.network({"lo": (5, 5), "eth0": (1000, 2000)})
     watch.read(1.0)
     tree.network({"lo": (5, 5), "eth0": (1010, 2020)})

@@ -81,7 +81,7 @@ def test_a_tree_that_was_laid_out_anew_is_told(tree: SysfsTree) -> None:
     tree.add_node()
     for core in range(2):
         shutil.move(tree.neuron / f"neuron0/neuron_core{core}/stats", tree.neuron / f"neuron0/neuron_core{core}/moved")
-    words = "counters are not where they are looked for: neuron driver 2.31 moved counters, and only neuron-monitor is read there"
+    words = "counters are not in the expected place: neuron driver 2.31 moved counters, and they are read only through neuron-monitor"
     assert backend.detect().evidence.endswith(f"; {words}")
     (found,) = diagnose(["neuron"]).backends
     assert found.evidence.endswith(words)

@@ -54,7 +54,7 @@ def test_more_cores_than_can_be() -> None:
 
 @pytest.mark.parametrize("count", [1025, 50_000])
 def test_more_programs_than_can_be(count: int) -> None:
-    with pytest.raises(SourceError, match=f"{count} programs: more than 1024 are not believed") as raised:
+    with pytest.raises(SourceError, match=f"{count} programs: more than 1024 are implausible") as raised:
         parse(set(), json.dumps({"neuron_runtime_data": [{"pid": number} for number in range(count)]}))
     assert raised.value.reason == Reason.INVALID_VALUE
 

@@ -102,7 +102,7 @@ def test_any_line_is_a_report_or_an_error_in_words(line: bytes) -> None:
         check(line.decode("utf-8", "replace"))
     except SourceError as error:
         assert error.reason == Reason.PARSE_ERROR
-        assert error.message.startswith("neuron-monitor's line is not understood")
+        assert error.message.startswith("neuron-monitor printed an invalid report")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_core_that_nobody_uses_when_no_process_is_watched(pair: NeuronMonitorS
 def test_a_watched_process_on_another_core_than_local_ranks(pair: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program uses that core: only of the watched one is it said that it does not."""
     monkeypatch.setenv("LOCAL_RANK", "0")
-    why = (Reason.NOT_IN_USE, "process 12 does not use core 0, which LOCAL_RANK picks")
+    why = (Reason.NOT_IN_USE, "process 12 does not use core 0, which LOCAL_RANK selects")
     assert once(pid=12).unavailable["trn.0.neuroncore_utilization"] == why
 
 
@@ -89,7 +89,7 @@ def test_local_rank_picks_a_core_and_the_programs_on_it(pair: NeuronMonitorStand
 def test_local_rank_on_a_core_that_nobody_uses_invents_no_zeros(pair: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
     snapshot = once()
-    why = (Reason.NOT_IN_USE, "no program uses core 3, which LOCAL_RANK picks")
+    why = (Reason.NOT_IN_USE, "no program uses core 3, which LOCAL_RANK selects")
     assert snapshot.unavailable["trn.3.neuroncore_utilization"] == why
     assert snapshot.unavailable["trn.3.neuroncore_memory_usage.tensors"] == why
     assert snapshot.unavailable["trn.host_total_memory_usage"] == why

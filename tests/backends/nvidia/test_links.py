@@ -304,8 +304,8 @@ def test_a_gpu_outside_any_fabric(simulator: NvmlSimulator, consumer: Consumer) 
     [
         ("535.161.08", "drivers before 550 crash"),
         ("549.99", "drivers before 550 crash"),
-        ("", "the driver does not say which version it is"),
-        ("unknown", "the driver does not say which version it is"),
+        ("", "the driver does not report its version"),
+        ("unknown", "the driver does not report its version"),
     ],
 )
 def test_old_drivers_are_not_asked_about_the_fabric(simulator: NvmlSimulator, consume: Consume, version: str, words: str) -> None:

@@ -88,7 +88,7 @@ def test_an_impossible_value_is_missing(simulator: NvmlSimulator, consume: Consu
         consumer = consume(consumer.clock)
         seen = consumer.read(1)
     assert {name for name in seen.reasons if seen.reason(name) == "invalid_value"} == missing
-    assert all("answered something impossible" in seen.reasons[name].detail for name in missing)
+    assert all("returned an impossible value" in seen.reasons[name].detail for name in missing)
     gpu.set(**before)  # type: ignore[arg-type]
     again = consumer.later(0.2, 1)
     assert {name for name in again.reasons if again.reason(name) == "invalid_value"} == set()

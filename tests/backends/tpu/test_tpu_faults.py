@@ -149,7 +149,7 @@ def test_garbage_costs_only_itself(v5e: TpuRuntime, garbage: bytes) -> None:
     v5e.answers[DUTY_CYCLE] = garbage
     seen = Consumer().device(0)
     assert seen.reason("dutyCycle") == "parse_error"
-    assert "not understood" in seen.detail("dutyCycle")
+    assert "invalid answer" in seen.detail("dutyCycle")
     assert seen.values["hbmCapacityUsage"] == 2**30
 
 
