@@ -10,7 +10,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends import hygon, registry
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.hygon import STEADY_FLAGS, FLAGS, TOOL, backend, parse, parse_table
+from accelmetrics.backends.hygon import FLAGS, STEADY_FLAGS, TOOL, backend, parse, parse_table
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from tests.simulators.amdgpu import Tree, machines

@@ -274,9 +274,9 @@ def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: 
 
 
 def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
-    """Bind an older form with another layout. Its answer is moved into the layout of the newest form."""
+    """Bind an older form with another layout. Its answer is moved into the layout of the newest form; members that it lacks are 0."""
     size, layout, members = _size(older), struct.Struct("=" + older.layout), struct.Struct("=" + newest.layout)
-    order = [older.members.index(member) for member in newest.members]
+    order = [older.members.index(member) if member in older.members else None for member in newest.members]
     words = (size + _ROOM) // _ALIGNMENT + 1
     own = (ctypes.c_ulonglong * words).from_buffer_copy(_blank(older).ljust(words * _ALIGNMENT, bytes([_UNWRITTEN])))
 
@@ -286,7 +286,7 @@ def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer
         if not _is_unwritten(own, size, ctypes.sizeof(own)):
             return MISFIT
         numbers = layout.unpack_from(own)
-        members.pack_into(buffer, offset, *[numbers[place] for place in order])
+        members.pack_into(buffer, offset, *[0 if place is None else numbers[place] for place in order])
         # Packing the members has cleared the version, which the newest form needs at its next call.
         if newest.version is not None:
             ctypes.c_uint.from_buffer(buffer, offset).value = newest.version
@@ -404,9 +404,7 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
-        # A source that has answered for this device stays the source when its calls are bound again.
-        chosen = [row.otherwise if row.otherwise and library.chosen.get((handle.value, row.name)) == _CALL else row for row in rows]
-        self._bind(_without_single_field(tuple(chosen)))
+        self._bind(_without_single_field(rows))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Read other rows from the next call on, at the same interval. A function that has answered stays supported."""
@@ -416,9 +414,11 @@ class CallGroup(Paced):
         self._buffer.answered.update(index for index, call in enumerate(self._buffer.layout.calls) if call.function in answered)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
-        self._rows = rows
+        # A source that has answered for this device stays the source when its calls are bound again.
+        chosen, handle = self._library.chosen, self._handle.value
+        self._rows = tuple([row.otherwise if row.otherwise and chosen.get((handle, row.name)) == _CALL else row for row in rows])
         self._answered: tuple[Any, ...] = ()
-        self._buffer = CallBuffer(self._library, self._handle, rows)
+        self._buffer = CallBuffer(self._library, self._handle, self._rows)
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)

@@ -37,7 +37,6 @@ from accelmetrics.backends.nvidia.metrics import (
     NvmlMetric,
 )
 from accelmetrics.backends.nvidia.nvml import (
-    ARGUMENT_VERSION_MISMATCH,
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
     Handle,
@@ -62,13 +61,16 @@ LARGEST_RATIO = 0xFFF
 """Largest answer of a bit error ratio: 15 × 10⁻²⁵⁵, which means no errors."""
 
 _FABRIC_MEMBERS = ("clusterLow", "clusterHigh", "status", "cliqueId", "state", "healthMask")
-FABRIC = (
-    Call((FABRIC_CALL,), "4xQQIIB3xIB3x", (*_FABRIC_MEMBERS, "healthSummary"), version=0x03000028, structure="c_nvmlGpuFabricInfo_v3_t"),
-    Call((FABRIC_CALL,), "4xQQIIB3xI", _FABRIC_MEMBERS, version=0x02000024, structure="c_nvmlGpuFabricInfo_v2_t"),
+FABRIC = Call(
+    (FABRIC_CALL,),
+    "4xQQIIB3xIB3x",
+    (*_FABRIC_MEMBERS, "healthSummary"),
+    version=0x03000028,
+    structure="c_nvmlGpuFabricInfo_v3_t",
+    fallback=Call((FABRIC_CALL,), "4xQQIIB3xI", _FABRIC_MEMBERS, version=0x02000024, structure="c_nvmlGpuFabricInfo_v2_t"),
 )
-"""Calls for the fabric, the newest version first: the cluster's id of 16 bytes, the status of joining, the clique, and the state of
-one byte.
-"""
+"""The cluster's id of 16 bytes, the status of joining, the clique, and the state of one byte. Version 2 has no summary of the health."""
+FABRIC_ROWS = tuple(NvmlMetric(member, FABRIC, member, maximum=2**64 - 1) for member in FABRIC.members)
 FABRIC_SAFE_FROM = 550
 """The first driver branch with a safe function; on older ones it crashes the process."""
 NO_FABRIC, COMPLETED = 0, 3
@@ -98,8 +100,6 @@ class Links(Paced):
         self._links = 0
         self._count = CallGroup(library, handle, (COUNT,), ONCE)
         self._group: CallGroup | None = None
-        self._state_by_field = True
-        self._has_state = False
         # The possible sources of each count, in the order of preference.
         self._sources: dict[str, tuple[_Source, ...]] = {}
         for name in (name for name in LINK_COUNTS if name in needed):
@@ -127,12 +127,6 @@ class Links(Paced):
         if found is None:
             return None
         states = [found[f"nvlink.{link}.state"] for link in range(self._links)]
-        self._has_state = self._has_state or not all(isinstance(state, Unavailable) for state in states)
-        if self._state_by_field and not self._has_state and all(state in NO_FIELD for state in states):
-            self._state_by_field = False
-            self._group.read_instead(self._rows())
-            found = self._group.ask(now, progress) or found
-            self.due = self._group.due
         if not self._probed:
             self._probe(next((link for link, state in enumerate(states) if state != 0), None), now, progress)
             self._group.read_instead(self._rows())
@@ -161,7 +155,7 @@ class Links(Paced):
 
     def _rows(self) -> tuple[NvmlMetric, ...]:
         sources = frozenset(source for known in self._sources.values() for source in known if self._probed or source[1])
-        return _rows(self._links, self._state_by_field, sources)
+        return _rows(self._links, sources)
 
     def _probe(self, link: int | None, now: float, progress: list[Any]) -> None:
         """Remove the fields that a link lacks. Otherwise several hundred fields of other NVLink generations would be read.
@@ -217,14 +211,14 @@ class Links(Paced):
 
 
 @cache
-def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tuple[NvmlMetric, ...]:
+def _rows(links: int, sources: frozenset[_Source]) -> tuple[NvmlMetric, ...]:
     """Make the rows for this number of links. Cached, because all GPUs of a machine have the same number."""
     rows = [NvmlMetric(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
     fields = sorted(sources)
     rows += [NvmlMetric(str(field.identifier), field, maximum=LARGEST) for field, of_all in fields if of_all]
     for link in range(links):
-        state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(("link", link),))
-        rows.append(NvmlMetric(f"nvlink.{link}.state", state, maximum=1))
+        by_call = NvmlMetric(f"nvlink.{link}.state", LINK_STATE_CALL._replace(arguments=(("link", link),)), maximum=1)
+        rows.append(by_call._replace(source=LINK_STATE._replace(scope=link), otherwise=by_call))
         for way, field in LINK_TRAFFIC.items():
             rows.append(NvmlMetric(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for field in (field for field, of_all in fields if not of_all):
@@ -244,24 +238,17 @@ class Fabric(CallGroup):
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, report_state: Callable[[str], None]) -> None:
-        super().__init__(library, handle, _fabric_rows(FABRIC[0]), TEN_SECONDS)
+        super().__init__(library, handle, FABRIC_ROWS, TEN_SECONDS)
         branch = driver_version.partition(".")[0]
         known = branch.isascii() and branch.isdecimal()
         self._refused = UNKNOWN_DRIVER if not known else TOO_OLD if int(branch) < FABRIC_SAFE_FROM else None
         self._report_state = report_state
-        self._version_found = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._refused is not None:
             self.due = math.inf
             return dict.fromkeys(OF_FABRIC, self._refused)
         found = super().ask(now, progress)
-        for call in (*FABRIC[1:], FABRIC[0]) if not self._version_found else ():
-            if self._buffer.statuses[0] != ARGUMENT_VERSION_MISMATCH:
-                self._version_found = True
-                break
-            self.read_instead(_fabric_rows(call))  # ends with the newest again, if the driver accepts none of them
-            found = super().ask(now, progress)
         if found is None:
             return None
         failure = next((answer for answer in found.values() if isinstance(answer, Unavailable)), None)
@@ -274,7 +261,7 @@ class Fabric(CallGroup):
             return dict.fromkeys(OF_FABRIC, Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric"))
         if state not in FABRIC_STATES:
             return dict.fromkeys(OF_FABRIC, impossible(FABRIC_CALL))
-        answers = {"fabricState": state, **_health(numbers["healthMask"], numbers.get("healthSummary"))}
+        answers = {"fabricState": state, **_health(numbers["healthMask"], numbers["healthSummary"])}
         faults = fabric_faults({name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)})
         failed = state == COMPLETED and status
         words = f"NVLink fabric: joining failed ({meaning(status)[0]})" if failed else FABRIC_STATES[state]
@@ -285,20 +272,11 @@ class Fabric(CallGroup):
         return answers
 
 
-@cache
-def _fabric_rows(call: Call) -> tuple[NvmlMetric, ...]:
-    return tuple(NvmlMetric(member, call, member, maximum=2**64 - 1) for member in call.members)
-
-
-def _health(mask: int, summary: int | None) -> dict[str, Value]:
-    """Decode the health mask and the summary; drivers without the third version have no summary."""
+def _health(mask: int, summary: int) -> dict[str, Value]:
+    """Decode the health mask and the summary, which is 0 if the driver has none."""
     wrong = impossible(FABRIC_CALL)
-    answers: dict[str, Value] = {
-        "fabricHealthMask": mask,
-        "fabricHealthSummary": Unavailable(Reason.NOT_SUPPORTED, "the installed driver has no summary of the fabric's health"),
-    }
-    if summary is not None:
-        answers["fabricHealthSummary"] = NO_HEALTH if summary == 0 else summary if summary <= MOST_SUMMARY else wrong
+    known_summary = (summary or NO_HEALTH) if summary <= MOST_SUMMARY else wrong
+    answers: dict[str, Value] = {"fabricHealthMask": mask, "fabricHealthSummary": known_summary}
     flags: dict[int, Value] = {0: NO_HEALTH, 1: 1, 2: 0}
     answers |= {f"fabricHealth.{name}": flags.get(mask >> shift & 3, wrong) for name, shift in FABRIC_FLAGS.items()}
     answers["fabricHealth.incorrectConfiguration"] = mask >> FABRIC_CONFIGURATION & 15 or NO_HEALTH
