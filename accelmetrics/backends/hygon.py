@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from accelmetrics.backends.amd import PROCESSES
 from accelmetrics.backends.amd.cards import HYGON
+from accelmetrics.backends.amd.rocm_smi import link_generation, link_width
 from accelmetrics.backends.contract import Clock, Coverage, Driver
 from accelmetrics.backends.kit import (
     MEMORY,
@@ -25,7 +26,6 @@ from accelmetrics.backends.kit import (
     Source,
     SourcesBackend,
     json_documents,
-    pcie_generation,
     quoted,
     text,
     with_units,
@@ -56,20 +56,6 @@ COMMAND = Command(
 )
 FLAGS = ("--showuse", "--showmemuse", "--showtemp", "--showpower", "--showclocks", "--showbus", "--showmeminfo", "vram", "--json")
 STEADY_FLAGS = ("--showproductname", "--showuniqueid", "--showserial", "--showmaxpower", "--showbus", "--json")
-
-
-def lanes(printed: str) -> str | None:
-    """Return the width of a printed link: ``2 (32.0GT/s, x16 1100Mhz)``."""
-    found = re.search(r"\bx(\d{1,3})\b", printed)
-    return found[1] if found else None
-
-
-def generation(printed: str) -> object:
-    """Return the PCIe generation of a printed link."""
-    found = re.search(r"([\d.]{1,8}) ?GT/s", printed)
-    return pcie_generation(found[1]) if found else None
-
-
 EDGE, JUNCTION, CORE, MEMORY_SENSOR = (f"temperature (sensor {name})" for name in ("edge", "junction", "core", "mem"))
 LINK = ("pcie clock speed", "pcie clock level")
 FIELDS = (
@@ -84,8 +70,8 @@ FIELDS = (
     POWER_SHARE,
     Field("smClock", ("sclk clock speed", "sclk clock speed:"), "MHz"),
     Field("memoryClock", ("mclk clock speed", "mclk clock speed:"), "MHz"),
-    Field("pcieLinkGen", LINK, "1", convert=generation),
-    Field("pcieLinkWidth", LINK, "1", convert=lanes),
+    Field("pcieLinkGen", LINK, "1", convert=link_generation),
+    Field("pcieLinkWidth", LINK, "1", convert=link_width),
 )
 STEADY = (Field("enforcedPowerLimitWatts", "max graphics package power", "W"),)
 TABLE = (

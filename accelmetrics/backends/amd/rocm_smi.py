@@ -217,10 +217,16 @@ def _highest(printed: object) -> object:
     return text(printed).rpartition("-")[2].strip() or printed
 
 
-def _link(part: int, printed: object) -> object:
-    """Return the speed (1) or the width (2) of a link: ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None for other text."""
+def link_generation(printed: object) -> object:
+    """Return the PCIe generation of a printed link: ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None for other text."""
     found = _LINK.search(quoted(printed))
-    return found and found[part]
+    return found and pcie_generation(found[1])
+
+
+def link_width(printed: object) -> object:
+    """Return the width of a printed link; None for other text."""
+    found = _LINK.search(quoted(printed))
+    return found and found[2]
 
 
 FIELDS = of_card(
@@ -243,8 +249,8 @@ FIELDS = of_card(
         *("energyJoules", "Accumulated Energy (uJ)", "J", partial(exact_joules, unit="uJ")),
         words='rocm-smi "Accumulated Energy (uJ)" without the rounding of its unit',
     ),
-    Field("pcieLinkGen", PCIE, convert=lambda printed: pcie_generation(_link(1, printed))),
-    Field("pcieLinkWidth", PCIE, convert=partial(_link, 2)),
+    Field("pcieLinkGen", PCIE, convert=link_generation),
+    Field("pcieLinkWidth", PCIE, convert=link_width),
     Field("fanSpeed", FAN, "%", high=200),
     Field("pcieReplays", "PCIe Replay Count"),
     Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),

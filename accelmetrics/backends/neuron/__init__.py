@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from functools import partial
 
-from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
-from accelmetrics.backends.kit.sources import Open, SourcesBackend
+from accelmetrics.backends.contract import MOST_DEVICES, Clock, Coverage, Detection, Driver
+from accelmetrics.backends.kit.sources import SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.text import counted
@@ -93,11 +92,11 @@ def detect() -> Detection:
     return Detection(False, f"no accelerator of AWS (0x1d0f) on the PCI bus, no {NODE}")
 
 
-def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:
+def open_monitor(clock: Clock) -> Driver:
     """Start ``neuron-monitor`` and return its driver."""
     from accelmetrics.backends.neuron import monitor, sysfs
 
-    return monitor.polled(clock, period, (sysfs.POWER_SOURCE,)).open()
+    return monitor.polled(clock, PERIOD, (sysfs.POWER_SOURCE,)).open()
 
 
 def open_sysfs(clock: Clock) -> Driver:
@@ -107,14 +106,14 @@ def open_sysfs(clock: Clock) -> Driver:
     return sysfs.polled(clock).open()
 
 
-def open_best(clock: Clock, period: float = PERIOD) -> Driver:
+def open_best(clock: Clock) -> Driver:
     """Start the tool if this user may run it; else read the driver's counters."""
     from accelmetrics.backends.kit.commands import find, may_run
 
     tool = find(TOOL, DIRECTORIES)
     # A tool that starts and fails raises here. sysfs does not replace it, because it has fewer metrics.
     if tool is not None and may_run(tool):
-        return open_monitor(clock, period)
+        return open_monitor(clock)
     if chips():
         return open_sysfs(clock)
     if tool is not None:
@@ -136,17 +135,4 @@ def coverage() -> Coverage:
     return Coverage(devices, machine=machine, optional=optional)
 
 
-def neuron_backend(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> SourcesBackend:
-    """Return the backend of NeuronCores.
-
-    Args:
-        clock: Clock for ages and rates.
-        period: Seconds between two reports of the tool. The counters are read on demand.
-    """
-    sources: dict[str, Open] = {TOOL: partial(open_monitor, period=period), "sysfs": open_sysfs}
-    return SourcesBackend(
-        "neuron", "trn", sources, default=(partial(open_best, period=period),), detect=detect, coverage=coverage, clock=clock
-    )
-
-
-backend = neuron_backend()
+backend = SourcesBackend("neuron", "trn", {TOOL: open_monitor, "sysfs": open_sysfs}, default=(open_best,), detect=detect, coverage=coverage)

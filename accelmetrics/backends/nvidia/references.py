@@ -6,7 +6,6 @@ sampler's decoding, so that an error there shows as a difference.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import byref
@@ -14,8 +13,8 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-from accelmetrics.backends.contract import ReadOptions, ReferenceValue
-from accelmetrics.backends.kit.commands import Command
+from accelmetrics.backends.contract import ReadOptions, Said
+from accelmetrics.backends.kit import Command, Query
 from accelmetrics.backends.nvidia import wsl_folders
 from accelmetrics.backends.nvidia.metrics import METRICS, TEN_SECONDS
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -434,46 +433,31 @@ class NvidiaSmi:
     name = "nvidia-smi"
 
     def __init__(self) -> None:
-        self._command = Command(
-            "nvidia-smi", directories=wsl_folders(), timeout=10.0, install="it comes with the driver (package nvidia-utils)"
-        )
-        self._queries = {"uuid", *chain.from_iterable(queries for queries, *_ in QUERIES)}
+        install = "it comes with the driver (package nvidia-utils)"
+        self._command = Command("nvidia-smi", directories=wsl_folders(), timeout=10.0, install=install)
+        fields = dict.fromkeys(("uuid", "index", *chain.from_iterable(queries for queries, *_ in QUERIES)))
+        self._query = Query(self._command, tuple(fields), "--query-gpu={fields}", "--format=csv,noheader,nounits")
 
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, ReferenceValue | str]:
-        rows = self._rows()
+        rows = [sample.record for sample in self._query()()]
         keys = {slot.identity.uuid: slot.key for slot in slots if slot.identity.uuid}
         # Containers of other vendors may have a stand-in of this name (T-Head PPU).
-        if keys and not keys.keys() & {row["uuid"] for row in rows}:
+        if keys and not keys.keys() & {str(row.get("uuid")) for row in rows}:
             words = f"{self._command.find()} lists none of these GPUs: it may be another vendor's command of that name"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words)
         found: dict[str, ReferenceValue | str] = {"nvidia.devices": ReferenceValue(len(rows))}
         for row in rows:
-            key = keys.get(row["uuid"])
+            key = keys.get(str(row.get("uuid")))
             for queries, name, factor, step in QUERIES if key is not None else ():
-                word = next((row[query] for query in queries if query in row), None)
-                if word is None:
+                word = next((row.get(query) for query in queries if isinstance(row.get(query), str)), None)
+                if word is None:  # no name of the field is known to this release
                     continue
-                value = _number(word)
+                value = _number(str(word))
                 found[f"{key}.{name}"] = f"it says {word}" if value is None else ReferenceValue(value * factor, step, kept=KEPT.get(name, 1.0))
         return found
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
-
-    def _rows(self) -> list[dict[str, str]]:
-        """Run the command. A field that this release does not know is left out for good, because the command then answers nothing."""
-        while True:
-            asked = sorted(self._queries)
-            completed = self._command.run(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits")
-            unknown = re.search(r'Field "([^"]+)" is not a valid field', completed.stdout + completed.stderr)
-            if completed.returncode and unknown and unknown[1] in self._queries - {"uuid"}:
-                self._queries.remove(unknown[1])
-                continue
-            rows = [[word.strip() for word in line.split(",")] for line in completed.stdout.splitlines() if line.strip()]
-            rows = [row for row in rows if len(row) == len(asked)]
-            if not rows:
-                raise self._command.failure(completed)
-            return [dict(zip(asked, row, strict=True)) for row in rows]
 
 
 def _number(word: str) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from accelmetrics import Sampler
-from accelmetrics.backends.neuron import neuron_backend
+from accelmetrics.backends.neuron import backend
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.support.waiting import wait_for
 
@@ -16,7 +16,7 @@ PERIOD = 0.3
 @contextmanager
 def sampler(**options: object) -> Generator[Sampler, None, None]:
     """A sampler of this backend alone, three reports a second."""
-    with Sampler([neuron_backend(period=PERIOD)], **options) as made:  # type: ignore[arg-type]
+    with Sampler([backend], **options) as made:  # type: ignore[arg-type]
         yield made
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import neuron
-from accelmetrics.backends.neuron import monitor, neuron_backend
+from accelmetrics.backends.neuron import backend, monitor
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.backends.neuron.machine import PERIOD, once, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opening_failure() -> SourceError:
     with pytest.raises(SourceError) as caught:
-        neuron_backend(period=PERIOD).open()
+        backend.open()
     return caught.value
 
 
@@ -59,7 +59,7 @@ def test_the_tool_is_found_where_the_vendor_installs_it(busy: NeuronMonitorStand
 
 
 def test_the_vendors_directory_is_the_one_of_its_packages() -> None:
-    assert neuron_backend.__globals__["DIRECTORIES"] == ("/opt/aws/neuron/bin",)
+    assert neuron.DIRECTORIES == ("/opt/aws/neuron/bin",)
 
 
 def test_a_tool_that_may_not_be_run(tool: NeuronMonitorStandIn) -> None:
@@ -229,7 +229,7 @@ def test_whatever_goes_wrong_at_the_start_leaves_no_child(tool: NeuronMonitorSta
     monkeypatch.setattr(monitor, "parse", broken)
     for attempt in range(2):
         with pytest.raises(SourceError, match="OverflowError"):
-            neuron_backend(period=PERIOD).open()
+            backend.open()
         assert len(tool.starts) == attempt + 1
     wait_for(lambda: all(gone(start["pid"]) for start in tool.starts))
     wait_for(lambda: not any("neuron-monitor" in thread.name for thread in threading.enumerate()))

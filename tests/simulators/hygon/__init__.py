@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from accelmetrics.backends.hygon import ABOUT
+from accelmetrics.backends.hygon import STEADY_FLAGS
 from tests.simulators.commands import CommandStandIn
 
 NO_DEVICE = "======== System Management Interface ========\nERROR: No device found\n======== End of SMI Log ========\n"
@@ -91,7 +91,7 @@ def answer(tool: CommandStandIn, *numbers: int, hang: bool = False, cut: int | N
     """Have the tool answer all that it is asked for some DCUs."""
     for asked, said in {
         "--showuse": document({number: card(number) for number in numbers}, commas),
-        " ".join(ABOUT): document({number: about(number) for number in numbers}, commas),
+        " ".join(STEADY_FLAGS): document({number: about(number) for number in numbers}, commas),
         "--showproductname": lines({number: {"Card Series": about(number)["Card Series"]} for number in numbers}),
         "": table(*numbers),
     }.items():
