@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-from accelmetrics.backends.contract import ReadOptions, Said
+from accelmetrics.backends.contract import ReadOptions, ReferenceValue
 from accelmetrics.backends.kit import Command, Query
 from accelmetrics.backends.nvidia import wsl_folders
 from accelmetrics.backends.nvidia.metrics import METRICS, TEN_SECONDS
@@ -453,7 +453,9 @@ class NvidiaSmi:
                 if word is None:  # no name of the field is known to this release
                     continue
                 value = _number(str(word))
-                found[f"{key}.{name}"] = f"it says {word}" if value is None else ReferenceValue(value * factor, step, kept=KEPT.get(name, 1.0))
+                found[f"{key}.{name}"] = (
+                    f"nvidia-smi prints {word}" if value is None else ReferenceValue(value * factor, step, kept=KEPT.get(name, 1.0))
+                )
         return found
 
     def close(self) -> None:
