@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.selection import MetricSelection
     from accelmetrics.schemas.snapshot import Device, DeviceInfo, Snapshot
-    from accelmetrics.schemas.summary import Energy, Summary
+    from accelmetrics.schemas.statistics import Energy, Summary
     from accelmetrics.schemas.topology import Connection, SupportedClocks, Topology
     from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation, visible_devices
     from accelmetrics.visibility.doctor import diagnose
@@ -114,7 +114,7 @@ _HOMES = {
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
-    "Energy": "schemas.summary",
+    "Energy": "schemas.statistics",
     "Exporter": "schemas.record",
     "Finding": "schemas.record",
     "Findings": "schemas.record",
@@ -133,7 +133,7 @@ _HOMES = {
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
-    "Summary": "schemas.summary",
+    "Summary": "schemas.statistics",
     "SupportedClocks": "schemas.topology",
     "Topology": "schemas.topology",
     "TrainingRun": "integrations.training",

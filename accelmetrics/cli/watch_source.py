@@ -16,8 +16,7 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record, Step
 from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
-from accelmetrics.schemas.statistics import Meter, WindowAggregator
-from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.statistics import Energy, Meter, Summary, WindowAggregator
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.summaries import Measured, of_window

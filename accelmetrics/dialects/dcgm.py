@@ -328,8 +328,7 @@ def _device_points(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_de
     for point in _TABLE.points(snapshot, slot, labels):
         if point.name == XID:
             # The exporter's gauge has only the last code and never resets. Here each code has a series.
-            codes = tuple(xid_errors(values)) or (point.value,)
-            for xid in codes:
+            for xid in tuple(xid_errors(values)) or (point.value,):
                 words = meaning(int(xid)) if xid else "no error"
                 yield point._replace(value=xid, labels={**labels, "err_code": str(xid), "err_msg": words})
         elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):

@@ -136,7 +136,7 @@ class HealthHistory(NamedTuple):
             # A reason that was never active has the value 0, so that Prometheus sees the rise of its first second.
             if ".throttle." in key and (mark := _throttle(key)) is not None:
                 throttled[mark] = throttled.get(mark, 0.0) + (seconds if taken.metrics[key] else 0.0)
-        return HealthHistory(self.ready or gave_something(taken), succeeded, slots, errors, timeouts, throttled, taken)
+        return HealthHistory(self.ready or has_answers(taken), succeeded, slots, errors, timeouts, throttled, taken)
 
 
 NO_HISTORY = HealthHistory()
@@ -166,7 +166,7 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     """
     build = {"version": __version__, "python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     yield _gauge("accelmetrics_build_info", 1, build, "1", "Which release of accelmetrics this is.")
-    up = record is not None and fresh and gave_something(record.snapshot)
+    up = record is not None and fresh and has_answers(record.snapshot)
     yield _gauge("accelmetrics_up", up, {}, "1", "1 if the latest reading is recent and gave something, else 0.")
     if record is None:
         return
@@ -206,7 +206,7 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
         yield from monitor_points(record.monitor)
 
 
-def gave_something(snapshot: Snapshot) -> bool:
+def has_answers(snapshot: Snapshot) -> bool:
     """Return whether a reading has a value or a source that answered."""
     # A source may answer without a value: the selected metrics may not exist on this machine.
     return bool(snapshot.metrics) or any(status.status in SUCCESS for status in snapshot.backends)

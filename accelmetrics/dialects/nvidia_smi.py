@@ -138,8 +138,7 @@ def flat(record: Record) -> dict[str, Number]:
 def points(record: Record) -> Iterator[Point]:
     """Yield each field of each device once, with labels that identify the device."""
     for slot in _whole_devices(record.snapshot):
-        labels = {"index": designation(slot), "name": slot.identity.name, "uuid": slot.unique_id}
-        yield from _TABLE.points(record.snapshot, slot, labels)
+        yield from _TABLE.points(record.snapshot, slot, {"index": designation(slot), "name": slot.identity.name, "uuid": slot.unique_id})
 
 
 def rows(record: Record) -> Sequence[Mapping[str, str]]:

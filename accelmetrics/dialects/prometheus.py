@@ -199,7 +199,7 @@ def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str
             yield key, found, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
 
 
-def told_points(record: Record) -> Iterator[Point]:
+def finding_and_logged_points(record: Record) -> Iterator[Point]:
     """Yield the findings of the record, and the last value of each number that a process logged."""
     identities = {slot.key: identity_labels(slot) for slot in record.snapshot.identities} if record.findings else {}
     for finding in record.findings:
@@ -345,7 +345,7 @@ def points(record: Record) -> Iterator[Point]:
     yield from health(record)
     yield from device_points(record)
     yield from metric_points(record.snapshot, described)
-    yield from told_points(record)
+    yield from finding_and_logged_points(record)
 
 
 PROMETHEUS = FunctionDialect("prometheus", "Prometheus names in base units, as our own endpoint serves them", points)

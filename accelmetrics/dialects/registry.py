@@ -47,7 +47,7 @@ def dialect(wanted: str | Dialect) -> Dialect:
         UnknownNameError: No dialect has this name.
         InvalidOptionError: It cannot be imported or created, or it is no dialect.
     """
-    with plug_ins.telling("dialect", GROUP, wanted):
+    with plug_ins.load_errors("dialect", GROUP, wanted):
         found: object = wanted
         if isinstance(wanted, str):
             found = plug_ins.load("dialect", GROUP, {**BUILT_IN, wanted: wanted} if ":" in wanted else BUILT_IN, wanted)
@@ -55,5 +55,5 @@ def dialect(wanted: str | Dialect) -> Dialect:
             found = found()
     missing = [part for part in ("name", "summary", "counting", "tabular", "points", "flat", "rows") if not hasattr(found, part)]
     if missing:
-        raise InvalidOptionError(f"{found!r} is no dialect: it lacks {', '.join(missing)}")
+        raise InvalidOptionError(f"{found!r} is not a dialect: it has no {', '.join(missing)}")
     return cast("Dialect", found)

@@ -96,8 +96,7 @@ class ConsoleExporter:
                 self._table = table(record.snapshot, width=self._live.console.width)
                 self._live.refresh()
             return
-        text = line(record.snapshot, list(record.findings), columns_of(stream) or LINE)
-        print(begin_line(stream) + text, file=stream, flush=True)
+        print(begin_line(stream) + line(record.snapshot, list(record.findings), columns_of(stream) or LINE), file=stream, flush=True)
 
     def flush(self) -> None:
         """Do nothing: every record is printed when it is exported."""

@@ -225,7 +225,7 @@ class LineFile:
             head, second = file.readline(LONGEST_HEAD), file.read(_BLOCK)
             if not head.startswith(self._beginning[: len(head)]):
                 begin = self._beginning.decode()
-                raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
+                raise DocumentError(f"{self.path} exists and is another kind of file: it does not begin with {begin}")
             self._size = file.seek(0, os.SEEK_END)
         # The size alone does not show a truncation: another writer may have made the file longer again since.
         place, last = self._last
@@ -449,12 +449,11 @@ class FileExporter(ABC):
         keep: int | None = None,
         metrics: MetricChoice = STANDARD,
     ) -> None:
-        for option, value, least in (("fsync_every", fsync_every, 0), ("keep", keep, 0)):
+        for option, value, least in (("fsync_every", fsync_every, 0), ("keep", keep, 0), ("max_bytes", max_bytes, 1)):
             if value is not None and value < least:
-                raise InvalidOptionError(f"{option} is {value!r}: it must be at least 0")
-        for option, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
-            if limit is not None and not limit > 0:
-                raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
+                raise InvalidOptionError(f"{option} is {value!r}: it must be at least {least}")
+        if max_seconds is not None and not max_seconds > 0:
+            raise InvalidOptionError(f"max_seconds is {max_seconds!r}: it must be above 0")
         self.metrics = MetricSelection(metrics)
         self.path = growing_path(str(path))
         complete = is_json if self.json_lines else lambda _: False
@@ -532,7 +531,7 @@ def growing_path(path: str) -> Path:
     try:
         real = followed(found)  # closed files are in the directory of the real file
         if found.is_dir():
-            raise InvalidOptionError(f"{path} is a directory: name a file in it")
+            raise InvalidOptionError(f"{path} is a directory: give the path of a file")
         if found.suffix == PACKED:
             raise InvalidOptionError(f"{path} ends in {PACKED}: closed files are compressed with compress=true")
         if found.exists() and not found.is_file():
@@ -590,7 +589,7 @@ def folder_for_files(path: str | os.PathLike[str]) -> Path:
     try:
         found = followed(absolute(path))
         if found.exists() and not found.is_dir():
-            raise InvalidOptionError(f"{path} is no directory: the files are made in one")
+            raise InvalidOptionError(f"{path} is not a directory")
     except OSError as error:
         raise InvalidOptionError(f"{path} cannot be written to: {error.strerror or error}") from error
     return found
@@ -617,7 +616,7 @@ def check_owner(status: os.stat_result, path: Path) -> None:
     """
     folder = path.parent.stat()
     if sys.platform != "win32" and is_open_to_all(folder) and status.st_uid not in (os.geteuid(), folder.st_uid):
-        raise PermissionError(errno.EACCES, "it is another user's, in a folder that all users may write to", str(path))
+        raise PermissionError(errno.EACCES, "it belongs to another user, in a directory that all users can write to", str(path))
 
 
 def is_open_to_all(folder: os.stat_result) -> bool:

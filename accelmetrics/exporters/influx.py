@@ -112,7 +112,7 @@ class InfluxExporter:
         if self._token_file is not None:
             secret = Path(self._token_file).read_text("utf-8").strip()
             if not secret or not (secret.isascii() and secret.isprintable()):  # the message does not repeat it
-                raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
+                raise InvalidOptionError("influx: the token file must contain one line of printable ASCII")
             headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if ":" in secret else f"Token {secret}"
         status, _, answer = self._target.ask("POST", self._points.text(record).encode(), headers)
         if not 200 <= status < 300:

@@ -75,4 +75,4 @@ def check_timeout(exporter: str, timeout: float) -> None:
         InvalidOptionError: It is not.
     """
     if not 0 < timeout < float("inf"):
-        raise InvalidOptionError(f"{exporter}?timeout is {timeout:g}: it must be more than 0 seconds, and finite")
+        raise InvalidOptionError(f"{exporter}?timeout is {timeout:g}: it must be a finite number above 0")

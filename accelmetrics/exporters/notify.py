@@ -97,11 +97,11 @@ def apprise(url: str) -> tuple[str, Send]:
     shown = f"{url.partition('://')[0]}://…"
     services = require("apprise", "notify").Apprise()
     if not services.add(url):
-        raise InvalidOptionError(f"notify: apprise takes no address such as {shown}: see the list of its services")
+        raise InvalidOptionError(f"notify: apprise does not accept the address {shown}: see its list of services")
 
     def send(title: str, message: str, details: Mapping[str, Any]) -> None:
         if not services.notify(title=title, body=message):
-            raise ConnectionError(f"{shown}: the message was not taken")
+            raise ConnectionError(f"{shown}: the message was not accepted")
 
     return shown, send
 

@@ -97,7 +97,7 @@ class OtlpExporter:
         self._headers_file = headers_file
         scheme, mark, address = (endpoint or f"http://127.0.0.1:{4317 if protocol == 'grpc' else 4318}").rpartition("://")
         if mark and scheme not in ("http", "https"):
-            raise InvalidOptionError(f"otlp: the endpoint begins with {scheme}://, it must be http:// or https://")
+            raise InvalidOptionError(f"otlp: the endpoint begins with {scheme}:// instead of http:// or https://")
         secure = scheme == "https" if mark else not insecure
         if mark and insecure is not None and insecure == secure:
             raise InvalidOptionError(f"otlp: insecure={str(insecure).lower()} contradicts an endpoint that begins with {scheme}://")
@@ -153,9 +153,11 @@ class _Grpc:
     def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
         self._target = address.rstrip("/")
         if "@" in self._target:
-            raise InvalidOptionError("otlp: gRPC takes no name and password in the endpoint: use headers_file, or protocol=http")
+            raise InvalidOptionError("otlp: a gRPC endpoint cannot contain a name and password: use headers_file, or protocol=http")
         if set(self._target) & set("/?#"):
-            raise InvalidOptionError(f"otlp: gRPC takes no path, the endpoint {self._target!r} must be HOST:PORT: or use protocol=http")
+            raise InvalidOptionError(
+                f"otlp: a gRPC endpoint cannot contain a path: write HOST:PORT instead of {self._target!r}, or use protocol=http"
+            )
         self._grpc = require("grpc", "otlp", "grpcio")
         self._service = require(SERVICE, "otlp", "opentelemetry-proto")
         self._files = files if secure else None
@@ -290,8 +292,7 @@ class RequestBuilder:
     def build(self, record: Record) -> ExportMetricsServiceRequest:
         """Build the request for a record. It is valid until the next call. Building it again for a retry gives an equal request."""
         snapshot = record.snapshot
-        name = self._mark, edition(), *record.labels.items()
-        request, names, targets = snapshot.header.kept(name, lambda: self._machine(record))
+        request, names, targets = snapshot.header.kept((self._mark, edition(), *record.labels.items()), lambda: self._machine(record))
         numbers = [*self._columns(snapshot).numbers, *(point.value for point in status_points(snapshot))]
         for (target, series, rises), number in zip(targets, numbers, strict=True):
             self._set(target, series, rises, number, snapshot.time_ns)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.dialects.contract import Dialect
-from accelmetrics.exporters.http.access import HttpCredentials, Tls, file_state
+from accelmetrics.exporters.http.access import HttpCredentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.log import log
+from accelmetrics.schemas.permissions import file_state
 from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -194,8 +195,7 @@ class PrometheusExporter:
     def _metrics(self, request: HTTPServerRequest) -> HttpAnswer:
         openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
         packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
-        body = self._cache.metrics(openmetrics, packed)
-        return self._answer(body, OPENMETRICS if openmetrics else TEXT, _encoding(packed))
+        return self._answer(self._cache.metrics(openmetrics, packed), OPENMETRICS if openmetrics else TEXT, _encoding(packed))
 
     def _snapshot(self, request: HTTPServerRequest) -> HttpAnswer:
         packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))

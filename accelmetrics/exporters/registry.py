@@ -75,7 +75,7 @@ def load(name: str) -> Callable[..., Exporter]:
         UnknownNameError: There is no exporter with this name.
         InvalidOptionError: The exporter is another package's and cannot be imported.
     """
-    with plug_ins.telling("exporter", GROUP, name):
+    with plug_ins.load_errors("exporter", GROUP, name):
         return cast("Callable[..., Exporter]", plug_ins.load("exporter", GROUP, BUILT_IN, name))
 
 
@@ -90,7 +90,7 @@ def create(wanted: str | Exporter) -> Exporter:
     if not isinstance(wanted, str):
         missing = [method for method in ("open", "export", "flush", "close") if not callable(getattr(wanted, method, None))]
         if missing:
-            raise InvalidOptionError(f"{wanted!r} is no exporter: it has no method {', '.join(missing)}")
+            raise InvalidOptionError(f"{wanted!r} is not an exporter: it has no method {', '.join(missing)}")
         return wanted
     head, _, query = wanted.partition("?")
     name, _, target = head.partition(":")
@@ -118,7 +118,7 @@ def create(wanted: str | Exporter) -> Exporter:
         try:
             exporter.metrics = chosen  # type: ignore[attr-defined]  # another package's exporter may lack the attribute
         except AttributeError as error:
-            raise InvalidOptionError(f"the exporter {name!r} takes no {METRICS}: {error}") from error
+            raise InvalidOptionError(f"the exporter {name!r} does not support {METRICS}: {error}") from error
     return exporter
 
 
@@ -140,5 +140,5 @@ def _read(option: str, word: str, hint: Any) -> Any:
         ):
             why = why.replace(theirs, ours)
     except PydanticSchemaGenerationError:
-        why = "it cannot be written as a word"
+        why = "its type has no text form"
     raise InvalidOptionError(f"{option} is {word!r}: {why}")

@@ -29,12 +29,12 @@ from accelmetrics.dialects.prometheus import (
     columns,
     described,
     device_points,
+    finding_and_logged_points,
     largest_uses,
     metric_columns,
     numbered,
     process_points,
     step_points,
-    told_points,
 )
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -125,7 +125,7 @@ class ScrapeCache:
         if max_series < 1:
             raise InvalidOptionError(f"max_series is {max_series}: it must be at least 1")
         if processes < 0:
-            raise InvalidOptionError(f"processes is {processes}: it must be the greatest number of processes, at least 0")
+            raise InvalidOptionError(f"processes is {processes}: it must be at least 0")
         if max_age is not None and not max_age > 0:
             raise InvalidOptionError(f"max_age is {max_age}: it must be above 0 seconds")
         require("prometheus_client", "prometheus", "prometheus-client")
@@ -155,14 +155,13 @@ class ScrapeCache:
         labels, owners = dict(record.device_labels), NO_PROCESS_LABELS
         try:
             if self._process_labels is not None and (pids := [use.pid for _, use in largest_uses(record.snapshot, self._processes)]):
-                found = self._process_labels(record.snapshot, list(dict.fromkeys(pids)))
-                owners = {pid: _texts(about) for pid, about in found.items()}
+                owners = {pid: _texts(about) for pid, about in self._process_labels(record.snapshot, list(dict.fromkeys(pids))).items()}
             if self._device_labels is not None:
                 labels.update((device.key, _texts(self._device_labels(device))) for device in record.snapshot.devices)
             self._labels_failed = False
         except OSError as error:  # a temporary failure: the record is served without labels
             if not self._labels_failed:
-                log.warning("not all is known of who uses the devices: %s", error)
+                log.warning("labels of the devices' users are incomplete: %s", error)
             self._labels_failed = True
         finally:
             self._serve(record._replace(device_labels=labels), owners)
@@ -239,7 +238,7 @@ class ScrapeCache:
         if self._dialect is PROMETHEUS:  # not its points(), which would repeat the health metrics, without counters
             yield columns(chain(own_points, device_points(record)))
             yield metric_columns(record.snapshot, described, left_out=self._left_out)
-            yield columns(chain(told_points(record), last))
+            yield columns(chain(finding_and_logged_points(record), last))
         else:
             points = self._dialect.points(record) if latest.points is None else latest.points
             yield columns(chain(own_points, (point for point in points if not point.name.startswith(self._left_out)), last))

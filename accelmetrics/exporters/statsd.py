@@ -65,7 +65,7 @@ class StatsdExporter:
     ) -> None:
         self._address = Address.parse(address, 8125)
         if self._address.port == 0:
-            raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
+            raise InvalidOptionError(f"statsd: the port of {address!r} is 0: give the port of a server")
         self.metrics = MetricSelection(metrics)
         self._address_index = 0  # index of the host's address to use, of those that its name resolves to
         self._prefix, self._tagged = prefix, tags == "datadog"

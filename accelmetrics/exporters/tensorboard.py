@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any
 
@@ -68,8 +68,7 @@ class TensorboardExporter(Tracker):
         make_folder(self._directory)
         now = int(time.time())
         # TensorBoard's own writer uses the same form of name. TensorBoard reads files in the order of their names.
-        name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):04d}"
-        self._path = self._directory / name
+        self._path = self._directory / f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):04d}"
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         self._status = os.fstat(self._descriptor)
         begun = filter(None, (_EVENTS.match(file.name) for file in self._directory.iterdir()))
@@ -89,6 +88,7 @@ class TensorboardExporter(Tracker):
             OSError: The disk is full or has a fault.
         """
         from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         # TensorBoard would never see events in a file that was moved or removed.
@@ -97,7 +97,10 @@ class TensorboardExporter(Tracker):
         if self._descriptor is None:
             self.open()
         assert self._descriptor is not None
-        events = [_scalars(*row) for row in self._rows(record)]
+        events = []
+        for time_ns, step, values in self._rows(record):
+            scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+            events.append(Event(wall_time=time_ns / 1e9, step=step, summary=Summary(value=scalars)))
         if record.labels != self._labels:
             lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in record.labels.items()]
             table = text_pb(LABELS, "\n".join(("| label | value |", "|---|---|", *lines)))
@@ -138,15 +141,6 @@ class TensorboardExporter(Tracker):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and is_still(descriptor, self._status):
             os.close(descriptor)
-
-
-def _scalars(time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
-    """Return an event with one scalar per tag."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    found = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-    return Event(wall_time=time_ns / 1e9, step=step, summary=Summary(value=found))
 
 
 def _cell(text: str) -> str:

@@ -12,8 +12,6 @@ from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
-ENDING = ".prom"
-
 
 class TextfileExporter:
     """Writes the latest record as Prometheus text for node_exporter's textfile collector.
@@ -53,8 +51,8 @@ class TextfileExporter:
         process_labels: ProcessLabels | None = None,
     ) -> None:
         self.path = absolute(path)
-        if self.path.suffix != ENDING:
-            raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
+        if self.path.suffix != ".prom":
+            raise InvalidOptionError(f"the file {str(self.path)!r} must end in .prom: node_exporter reads only such files")
         self._cache = ScrapeCache(
             dialect, max_series, per_link=per_link, device_labels=device_labels, processes=processes, process_labels=process_labels
         )

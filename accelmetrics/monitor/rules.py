@@ -613,7 +613,7 @@ def rule_of(name: str) -> Rule:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    with plug_ins.telling("rule", GROUP, name):
+    with plug_ins.load_errors("rule", GROUP, name):
         found = plug_ins.load("rule", GROUP, {}, name) if name in plug_ins.registered(GROUP) else None
         if found is None:
             raise UnknownNameError("rule", name, (DEFAULT, NONE, *names()))

@@ -26,8 +26,7 @@ from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.record import WindowSpan
 from accelmetrics.schemas.ring import Ring, Row
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.statistics import COUNTER, DRAW, CounterJudge, WindowAggregator
-from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
+from accelmetrics.schemas.statistics import COUNTER, DRAW, CounterJudge, CrossDeviceStatistics, Energy, Summary, WindowAggregator
 from accelmetrics.schemas.text import shown
 
 if TYPE_CHECKING:

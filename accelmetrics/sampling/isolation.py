@@ -54,7 +54,7 @@ from accelmetrics.sampling.sources import SHARED, checked_coverage, checked_dete
 from accelmetrics.sampling.threads import begin
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.reading import Header, header as header_of, standing
+from accelmetrics.schemas.reading import Header, header as header_of, without_numbers
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.topology import Details
 
@@ -462,7 +462,7 @@ class ProcessEngine(Engine):
             keys = tuple([key for head in heads for key in head.keys])
             reasons = {key: why for head in heads for key, why in head.unavailable.items()}
             unlisted = {key: why for head in heads for key, why in head.unlisted.items()}
-            self._headers, self._header = heads, header_of(first.hostname, keys, slots, reasons, standing(statuses), unlisted)
+            self._headers, self._header = heads, header_of(first.hostname, keys, slots, reasons, without_numbers(statuses), unlisted)
         numbers = tuple([number for each in snapshots for number in each.numbers])
         processes = {key: found for each in snapshots for key, found in each.processes.items()}
         return Snapshot.of(self._header, numbers, max(each.time_ns for each in snapshots), tuple(statuses), processes)

@@ -23,7 +23,7 @@ from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot, Status
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.reading import Header, header, standing
+from accelmetrics.schemas.reading import Header, header, without_numbers
 from accelmetrics.schemas.record import NO_FINDINGS, Finding, Findings
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
@@ -167,7 +167,7 @@ class OwnView:
             own, age = {**self._process_values(reading, numbers, now), **facts}, max(0.0, now - reading.ended)
         statuses = [self._status(age, status) for status in reading.backends]
         more = [self._status(max(0.0, now - self._facts.read_at), status) for status in self._facts.status]
-        keys, states, head = tuple(own), standing(more), self._header
+        keys, states, head = tuple(own), without_numbers(more), self._header
         parts = head.hostname, head.keys + keys, head.identities
         extended = head.kept(
             ("own", keys, states, *reasons.items()),

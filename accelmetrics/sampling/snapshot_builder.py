@@ -14,7 +14,7 @@ from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.reading import Header, header, standing
+from accelmetrics.schemas.reading import Header, header, without_numbers
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection, asked_of
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -212,6 +212,6 @@ class SnapshotBuilder:
             for mapper, what in entries:
                 mapper.put(what, flat)
             reasons = {key: why for mapper in mappers for key, why in mapper.reasons.items() if key not in flat}
-            head = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
+            head = header(self._hostname, tuple(flat), self._slots, reasons, without_numbers(statuses), self._unlisted)
         self._header = head
         return Snapshot.of(head, tuple(flat.values()), time_ns, statuses, self._processes, flat)

@@ -293,7 +293,7 @@ def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
 def _whole(key: str, value: int | float) -> int:
     if isinstance(value, int):
         return value
-    raise DocumentError(f"not a record: {key} = {shown(value)} is no whole number")
+    raise DocumentError(f"not a record: {key} = {shown(value)} is not a whole number")
 
 
 def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:

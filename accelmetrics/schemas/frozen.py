@@ -17,7 +17,7 @@ class FrozenDict(dict[K, V]):
     if not TYPE_CHECKING:  # for a type checker it is a plain dict
 
         def _refuse(self, *_: object, **__: object) -> NoReturn:
-            raise TypeError("this is what others were given too, and cannot be changed: dict(...) of it is a copy of your own")
+            raise TypeError("this dict is shared and cannot be changed: copy it with dict(...)")
 
         __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 

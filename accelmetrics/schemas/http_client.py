@@ -59,9 +59,9 @@ class HttpClient:
             self.url: httpx.URL = self._httpx.URL(url)
         except self._httpx.InvalidURL as error:
             why = "is its password percent-encoded?" if "@" in url else str(error)  # the error may contain a part of the password
-            raise InvalidOptionError(f"{extra}: the address cannot be read: {why}") from None
+            raise InvalidOptionError(f"{extra}: the address is invalid: {why}") from None
         if self.url.scheme not in ("http", "https") or not self.url.host:
-            raise InvalidOptionError(f"{extra}: {self.shown!r} is no http:// or https:// address")
+            raise InvalidOptionError(f"{extra}: {self.shown!r} is not an http:// or https:// address")
         self._timeout = timeout
         self._headers = headers
         self._files = files

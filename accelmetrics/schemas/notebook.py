@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.statistics import Energy, Summary
 from accelmetrics.schemas.text import celsius, clipped, energy as energy_words, memory, percent, watts
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first, vitals
 

@@ -1,4 +1,4 @@
-"""Check files that other users must not read or change."""
+"""Facts about files: whether other users can read or change them, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -48,3 +48,12 @@ def _is_own(group: int) -> bool:
         return not grp.getgrgid(group)
     except KeyError:
         return True
+
+
+def file_state(path: Path | None) -> tuple[int, ...]:
+    """Return time, size and inode of a file, to detect changes; empty if there is no file."""
+    try:
+        status = path.stat() if path else None
+    except OSError:
+        status = None
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else ()

@@ -43,14 +43,14 @@ def mentioned(group: str) -> bool:
     # The usual answer is no. Then ``importlib.metadata`` is not loaded: importing it takes longer than everything else of a first reading.
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
-    sought = group.encode()
+    group_bytes = group.encode()
     # Programs also put bytes, paths and even other objects into sys.path. Importing ignores them; importlib.metadata does not.
     known: Iterable[object] = dict.fromkeys(sys.path)
     folders = [os.fsdecode(folder) for folder in known if isinstance(folder, (str, bytes, os.PathLike))]
-    return any(_is_mentioned(sought, folder or os.curdir) for folder in folders)
+    return any(_is_mentioned(group_bytes, folder or os.curdir) for folder in folders)
 
 
-def _is_mentioned(sought: bytes, folder: str) -> bool:
+def _is_mentioned(group_bytes: bytes, folder: str) -> bool:
     try:
         entries = os.listdir(folder)  # noqa: PTH208 - pathlib would be a part of every first reading
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def _is_mentioned(sought: bytes, folder: str) -> bool:
         package, end = os.path.splitext(entry)  # noqa: PTH122
         if end.lower() in (".dist-info", ".egg-info") and package.partition("-")[0] != PACKAGE:
             with suppress(OSError), open(f"{folder}/{entry}/entry_points.txt", "rb") as file:  # noqa: PTH123
-                if sought in file.read():
+                if group_bytes in file.read():
                     return True
     return False
 
@@ -107,7 +107,7 @@ def package(group: str, name: str) -> str:
 
 
 @contextmanager
-def telling(what: str, group: str, wanted: object) -> Iterator[None]:
+def load_errors(what: str, group: str, wanted: object) -> Iterator[None]:
     """Turn errors of a plug-in in the block into an error that names its module, and the package that registers it.
 
     Args:

@@ -133,7 +133,7 @@ def header(  # one argument for each attribute
     return made
 
 
-def standing(backends: Sequence[BackendStatus]) -> tuple[BackendStatus, ...]:
+def without_numbers(backends: Sequence[BackendStatus]) -> tuple[BackendStatus, ...]:
     """Return the sources' statuses without the numbers of a single reading (durations, ages, counts)."""
     return tuple([BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices, reason=one.reason) for one in backends])
 

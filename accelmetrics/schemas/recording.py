@@ -103,7 +103,7 @@ def parse_record(text: bytes) -> Record:
     """
     record = LineDecoder().record(text)
     if record is None or not record.snapshot.hostname:
-        raise DocumentError("not a whole record: a line of a recording, which needs the others")
+        raise DocumentError("not a whole record: this line of a recording needs the lines before it")
     return record
 
 
@@ -167,11 +167,10 @@ class LineDecoder:
         # With pydantic, validation takes a millisecond for a document of 8 GPUs, most of it for parts that every document repeats: the
         # devices, and the reasons for missing values. So these parts are validated only if they differ from the previous line's.
         # Compared as bytes: 1, 1.0 and true are equal in Python, but only 1 is a valid device number.
-        devices = marshal.dumps(document.get("devices"), 2)
         constant = (
             document.get("schema_version"),
             document.get("hostname"),
-            devices,
+            marshal.dumps(document.get("devices"), 2),
             document.get("unavailable"),
             document.get("unlisted"),
         )
@@ -298,7 +297,7 @@ def _opened(path: Path) -> BufferedReader:
     kind = os.fstat(file.fileno()).st_mode
     if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):
         file.close()
-        raise DocumentError(f"{path} is a device, which may have no end")
+        raise DocumentError(f"{path} is a device: it may never end")
     return BufferedReader(file, _BUFFER)
 
 
@@ -309,7 +308,7 @@ def _check_number(devices: object) -> None:
         DocumentError: There are too many.
     """
     if isinstance(devices, list | tuple) and len(devices) > MOST_DEVICES:
-        raise _RefusedError(f"it has {len(devices):,} devices, and {MOST_DEVICES:,} are the most that are read")
+        raise _RefusedError(f"it has {len(devices):,} devices, more than the limit of {MOST_DEVICES:,}")
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import groupby
@@ -201,27 +201,23 @@ def _runs(header: Header) -> Mapping[str, list[tuple[slice, array[float]]]]:
     """Return by source the runs of consecutive columns with its values, each with as many marks."""
 
     def find() -> dict[str, list[tuple[slice, array[float]]]]:
+        devices = {slot.key: slot.backend for slot in header.identities}
+        owners = []  # the backend that gave each key's value; empty if unknown
+        for key in header.keys:
+            kind, _, rest = key.partition(".")
+            owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
+            if not owner:
+                # The machine's keys belong to no device: their backend is the one that gives the row.
+                row = match(key)
+                owner = next((name for name in _sources(header) if row is not None and name in given_by().get(row.key, ())), "")
+            owners.append(owner)
         found: dict[str, list[tuple[slice, array[float]]]] = {}
-        for owner, run in groupby(enumerate(_owners(header)), itemgetter(1)):
+        for owner, run in groupby(enumerate(owners), itemgetter(1)):
             columns = [column for column, _ in run]
             found.setdefault(owner, []).append((slice(columns[0], columns[-1] + 1), array("d", [REPEATED] * len(columns))))
         return found
 
     return header.kept("runs", find)
-
-
-def _owners(header: Header) -> Iterator[str]:
-    """Yield for each key the name of the backend that gave the value; empty if unknown."""
-    devices = {slot.key: slot.backend for slot in header.identities}
-    names = [status.name for status in header.backends]
-    for key in header.keys:
-        kind, _, rest = key.partition(".")
-        owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
-        if not owner:
-            # The machine's keys belong to no device: their backend is the one that gives the row.
-            row = match(key)
-            owner = next((name for name in names if row is not None and name in given_by().get(row.key, ())), "")
-        yield owner
 
 
 class Ring:

@@ -175,7 +175,7 @@ def refuse_impossible(selection: MetricSelection, devices: bool, host: bool) -> 
     """
     for item in selection._chosen if not (devices and host) else ():
         if item.names and not devices:
-            raise InvalidOptionError(f"metrics has {item.text!r}, which is of devices: backends leaves out all that have any")
+            raise InvalidOptionError(f"metrics has {item.text!r}, which only devices have: backends= selects no source with devices")
         if item.pattern is not None and not item.names and not host and "*" not in item.text:
             from accelmetrics.schemas.catalogue import given_by, match
             from accelmetrics.schemas.vitals import EXPECTED_NAMES
@@ -184,7 +184,7 @@ def refuse_impossible(selection: MetricSelection, devices: bool, host: bool) -> 
             if row is not None and list(given_by().get(row.key, ())) == ["host"]:
                 own = EXPECTED_NAMES.get(item.text, ())[:1]
                 hint = f"; that of devices is {own[0]}" if own else ""
-                raise InvalidOptionError(f"metrics has {item.text!r}, which is the host's: backends leaves the host out{hint}")
+                raise InvalidOptionError(f"metrics has {item.text!r}, which only the host has: backends= leaves the host out{hint}")
 
 
 class _Item(NamedTuple):

@@ -15,7 +15,7 @@ from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, Unkn
 from accelmetrics.schemas.frozen import FrozenDict, frozen
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import PARTITION, answered
-from accelmetrics.schemas.reading import Header, header, standing
+from accelmetrics.schemas.reading import Header, header, without_numbers
 from accelmetrics.schemas.topology import SupportedClocks, Topology
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Snapshot:
     def header(self) -> Header:
         """The snapshot without its numbers. Snapshots that differ only in numbers have the same object."""
         if self._header is None:
-            parts = tuple(self.metrics), self.identities, self.unavailable, standing(self.backends), self.unlisted
+            parts = tuple(self.metrics), self.identities, self.unavailable, without_numbers(self.backends), self.unlisted
             self._header = header(self.hostname, *parts)
         return self._header
 
@@ -376,7 +376,7 @@ class _ByDevice:
 
     @cached_property
     def places(self) -> _Places:
-        return _places(self._metrics, self._identities)
+        return _places(tuple(self._metrics), self._identities)
 
     @cached_property
     def _grouped(self) -> dict[str, dict[str, int | float]]:
@@ -384,7 +384,7 @@ class _ByDevice:
 
     @cached_property
     def _reasons(self) -> dict[str, dict[str, Unavailable]]:
-        return _group(self._unavailable, _places(self._unavailable, self._identities))
+        return _group(self._unavailable, _places(tuple(self._unavailable), self._identities))
 
     def values_of(self, part: str) -> dict[str, int | float]:
         return self._grouped.get(part, {})
@@ -404,13 +404,13 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
     If a device's partitions list their processes, only these lists are used; otherwise only the device's own list.
     """
     slots = snapshot.identities
-    wholes = {slot.identity.anchor for slot in slots if not slot.identity.parent}
+    whole_devices = {slot.identity.anchor for slot in slots if not slot.identity.parent}
     split = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
 
     def counts(who: DeviceIdentity) -> bool:
         if not who.parent:
             return who.anchor not in split
-        return who.parent in split or who.parent not in wholes  # its device may not have been chosen
+        return who.parent in split or who.parent not in whole_devices  # its device may not have been chosen
 
     counted = [slot.key for slot in slots if counts(slot.identity)]
     return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
@@ -566,21 +566,17 @@ def _group(flat: Mapping[str, _T], places: _Places) -> dict[str, dict[str, _T]]:
     return {part: FrozenDict({name: values[place] for name, place in below.items()}) for part, below in places.items()}
 
 
-def _places(flat: Mapping[str, object], slots: Sequence[DeviceSlot]) -> _Places:
-    return _sorted_keys(tuple(flat), tuple((slot.key, slot.identity.kind, slot.index) for slot in slots))
-
-
 @lru_cache(maxsize=8)
-def _sorted_keys(keys: tuple[str, ...], slots: tuple[tuple[str, str, int], ...]) -> _Places:
+def _places(keys: tuple[str, ...], slots: tuple[DeviceSlot, ...]) -> _Places:
     """Group keys below the longest device part that they begin with."""
     # Cached, because a reading usually has the keys of the one before it.
     groups: dict[str, dict[str, int]] = {}
-    for slot, kind, index in slots:
-        groups[slot] = {}
-        groups[f"{kind}.process.{index}"] = {}
-        if kind == "gpu":
-            groups[f"torch.{index}"] = {}
-    nested = any(slot.count(".") > 1 for slot, _, _ in slots)
+    for slot in slots:
+        groups[slot.key] = {}
+        groups[f"{slot.identity.kind}.process.{slot.index}"] = {}
+        if slot.identity.kind == "gpu":
+            groups[f"torch.{slot.index}"] = {}
+    nested = any(slot.key.count(".") > 1 for slot in slots)
     for place, key in enumerate(keys):
         # Nearly every key is two words and a name: this case needs no loop.
         end = key.find(".", key.find(".") + 1)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.statistics import Energy, Summary
 from accelmetrics.schemas.text import GIB, KWH_FROM, MIB, aligned, cells, clipped, consecutive, counted, energy, fixed, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 

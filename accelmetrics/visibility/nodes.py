@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
 from accelmetrics.schemas.log import log
+from accelmetrics.schemas.permissions import file_state
 
 PORT = 22235
 """The default port of ``accelmetrics serve``."""
@@ -113,19 +114,11 @@ def hosts_file(path: str) -> Callable[[], list[Node]]:
     Raises:
         InvalidOptionError: The file cannot be read now.
     """
-
-    def look() -> tuple[int, int, int]:
-        try:
-            status = Path(path).stat()
-        except OSError:
-            return (0, 0, 0)
-        return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-    seen, nodes = look(), read_hosts(path)
+    seen, nodes = file_state(Path(path)), read_hosts(path)
 
     def latest() -> list[Node]:
         nonlocal seen, nodes
-        now = look()
+        now = file_state(Path(path))
         if now != seen:
             seen = now  # also before a failure, so that a broken file is logged once and not at each call
             try:

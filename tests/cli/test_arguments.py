@@ -131,7 +131,7 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
         ),
         (["serve", "--keys", "dcgn"], "Did you mean 'dcgm'"),
         (["serve", "--listen", "nowhere:at:all"], "is not HOST:PORT"),
-        (["serve", "--make-password", "a:b"], "cannot be a user's name"),
+        (["serve", "--make-password", "a:b"], "is no valid user name"),
         (["serve", "--exporter", "jsonll:x"], "Did you mean 'jsonl'"),
         (["serve", "--attribution", "none", "--dcgm-jobs", "/tmp", "--backends", "host"], "--dcgm-jobs says who holds the devices"),
         (["targets"], "say where the nodes are from"),

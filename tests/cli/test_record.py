@@ -228,7 +228,10 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     """What lies there already and is something else, or a place that takes no files: status 1, in a line, before the first reading."""
     (tmp_path / "notes.txt").write_text("hello\n")
-    for path, said in (("/proc/a", "cannot write /proc/a: No such file or directory"), (f"{tmp_path}/notes.txt", "is something else")):
+    for path, said in (
+        ("/proc/a", "cannot write /proc/a: No such file or directory"),
+        (f"{tmp_path}/notes.txt", "is another kind of file"),
+    ):
         done = call(*HOST, "--exporter", f"jsonl:{path}")
         assert (done.returncode, done.stdout) == (1, "")
         assert said in one_line(done.stderr)

@@ -225,9 +225,9 @@ def test_another_kind_of_file_is_left_alone(tmp_path: Path, make: type[FileExpor
     path = tmp_path / "notes"
     path.write_text(text, encoding="utf-8")
     exporter = make(path)
-    with pytest.raises(DocumentError, match="notes is there already"):
+    with pytest.raises(DocumentError, match="notes exists"):
         exporter.open()
-    with pytest.raises(DocumentError, match="notes is there already"):
+    with pytest.raises(DocumentError, match="notes exists"):
         exporter.export(numbered(0))
     exporter.close()
     assert path.read_text(encoding="utf-8") == text
@@ -239,9 +239,9 @@ def test_another_kind_of_file_is_left_alone(tmp_path: Path, make: type[FileExpor
         ("none/run.jsonl", "directory .*/none does not exist"),
         (".", "is a directory"),
         ("run.jsonl.gz", "compress=true"),
-        ("run.jsonl?max_bytes=0", "max_bytes is 0: it must be more than 0"),
-        ("run.jsonl?max_seconds=-1", "max_seconds is -1.0: it must be more than 0"),
-        ("run.jsonl?max_seconds=nan", "max_seconds is nan: it must be more than 0"),
+        ("run.jsonl?max_bytes=0", "max_bytes is 0: it must be at least 1"),
+        ("run.jsonl?max_seconds=-1", "max_seconds is -1.0: it must be above 0"),
+        ("run.jsonl?max_seconds=nan", "max_seconds is nan: it must be above 0"),
         ("run.jsonl?keep=-1", "keep is -1: it must be at least 0"),
         ("run.jsonl?fsync_every=-1", "fsync_every is -1: it must be at least 0"),
     ],

@@ -131,9 +131,9 @@ def test_apprise_sends_to_its_services(server: Server) -> None:
     exporter.export(found(hot()))
     assert server.taken[0][1]["title"] == "accelmetrics node-7: 1 finding (warning)"
     server.status.append(500)
-    with pytest.raises(ConnectionError, match=r"json://…: the message was not taken"):
+    with pytest.raises(ConnectionError, match=r"json://…: the message was not accepted"):
         exporter.test()
-    with pytest.raises(accelmetrics.InvalidOptionError, match="no address such as nosuchservice://…"):
+    with pytest.raises(accelmetrics.InvalidOptionError, match="does not accept the address nosuchservice://…"):
         NotifyExporter(f"nosuchservice://{SECRET}")
 
 

@@ -266,7 +266,7 @@ def test_a_function_that_fails_costs_the_labels_alone(tmp_path: Path, caplog: py
     for _ in range(2):
         cache.take(record())
     assert b"DCGM_FI_DEV_POWER_USAGE" in cache.metrics()
-    assert [line.message for line in caplog.records] == ["not all is known of who uses the devices: the kubelet is away"]
+    assert [line.message for line in caplog.records] == ["labels of the devices' users are incomplete: the kubelet is away"]
     path = tmp_path / "now.prom"
     written = TextfileExporter(path, dialect="dcgm", device_labels=wrong)
     with pytest.raises(KeyError):

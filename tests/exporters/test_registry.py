@@ -157,7 +157,7 @@ def test_a_selection_for_an_exporter_that_knows_of_none() -> None:
 def test_a_selection_that_an_exporter_cannot_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused in words."""
     monkeypatch.setattr(Sink, "metrics", property(lambda _: 5), raising=False)
-    with pytest.raises(InvalidOptionError, match="the exporter 'sink' takes no metrics: "):
+    with pytest.raises(InvalidOptionError, match="the exporter 'sink' does not support metrics: "):
         registry.create("sink:x?metrics=core")
 
 

@@ -223,7 +223,7 @@ def test_a_second_file_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, m
 def test_what_cannot_be(tmp_path: Path) -> None:
     """A file in place of the directory, a pace below 0, a number that JSON has no word for."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidOptionError, match="is no directory"):
+    with pytest.raises(InvalidOptionError, match="is not a directory"):
         TrainingFilesExporter(tmp_path / "file")
     with pytest.raises(InvalidOptionError, match="fsync_every is -1"):
         TrainingFilesExporter(tmp_path, fsync_every=-1)

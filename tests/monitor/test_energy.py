@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from accelmetrics.schemas.ring import REPEATED
-from accelmetrics.schemas.statistics import CounterJudge, DeviceEnergy, Meter, contradiction
-from accelmetrics.schemas.summary import Energy
+from accelmetrics.schemas.statistics import CounterJudge, DeviceEnergy, Energy, Meter, contradiction
 from tests.monitor.watching import row
 
 Reading = tuple[float, float | None, float | None]
@@ -153,7 +152,7 @@ def test_a_counter_that_contradicts_the_power_is_not_believed(factor: float, eve
     found = told(lambda _: 250.0, every, 400 * every, factor=factor)
     assert (found.joules, found.seconds) == pytest.approx((100_000 * every, 400 * every))
     assert found.source == "integrated"
-    assert f"power says {100_000 * every:.6g} J" in found.reason
+    assert f"the power readings give {100_000 * every:.6g} J" in found.reason
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.001])
@@ -162,7 +161,7 @@ def test_a_counter_that_stands_still_is_not_believed_after_seconds(factor: float
     found = told(lambda _: 250.0, 0.2, 4.0, factor=factor)
     assert found.joules == pytest.approx(1000.0)
     assert found.source == "integrated"
-    assert found.reason.endswith("J in 4 s, in which power says 1000 J")
+    assert found.reason.endswith("J in 4 s, in which the power readings give 1000 J")
 
 
 @pytest.mark.parametrize(("seconds", "every"), [(1.5, 0.1), (20.0, 10.0)])

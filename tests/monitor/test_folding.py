@@ -15,10 +15,9 @@ from hypothesis import given, settings, strategies as st
 
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.window import PENDING, Window
-from accelmetrics.schemas import accumulator
-from accelmetrics.schemas.accumulator import DISTINCT, Accumulator
+from accelmetrics.schemas import statistics
 from accelmetrics.schemas.ring import REPEATED, Row
-from accelmetrics.schemas.statistics import CounterJudge, WindowAggregator
+from accelmetrics.schemas.statistics import DISTINCT, Accumulator, CounterJudge, WindowAggregator
 from tests.monitor.watching import Owner, row
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 
@@ -111,8 +110,8 @@ def test_each_window_comes_to_what_its_rows_alone_come_to(
     """Nested, crossing and side by side; over keys that come, go and are served again, pauses, and whatever is looked at meanwhile."""
     with (
         patch.object(module, "PENDING", size),
-        patch.object(accumulator, "MANY", 2),
-        patch.object(accumulator, "RECENT", 3),
+        patch.object(statistics, "MANY", 2),
+        patch.object(statistics, "RECENT", 3),
         patch.object(CounterJudge, "add"),  # which knows rows outside of a window too
     ):
         for window, before, rows, _ in watched(Owner(), as_rows(stretches), spans, looked_at):
@@ -201,7 +200,7 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
 ) -> None:
     """Of one metric, whatever is folded together, with cells of its own for each value or shared."""
     together, apart, age = Accumulator(waits), Accumulator(waits), 0.0
-    with patch.object(accumulator, "RECENT", recent), patch.object(accumulator, "DISTINCT", distinct):
+    with patch.object(statistics, "RECENT", recent), patch.object(statistics, "DISTINCT", distinct):
         for block in blocks:
             values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
             together.fold(values, after, sum(after), 0.25, age)

@@ -11,8 +11,7 @@ from array import array
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.schemas.accumulator import DISTINCT, Accumulator
-from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.statistics import DISTINCT, Accumulator, Summary
 
 
 def accumulate(values: list[float], seconds: float = 1.0) -> Accumulator:

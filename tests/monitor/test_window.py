@@ -101,7 +101,7 @@ def test_the_counter_of_a_card_that_stands_still_is_not_believed(tmp_path: Path,
         found = window.energy_joules["gpu.0"]
         assert found.joules == pytest.approx(429.0 * window.duration, rel=1e-3)
         assert found.source == "integrated"
-        assert re.fullmatch(r"the energy counter rose by 0 J in 1\d s, in which power says 4[23]\d\d(\.\d+)? J", found.reason)
+        assert re.fullmatch(r"the energy counter rose by 0 J in 1\d s, in which the power readings give 4[23]\d\d(\.\d+)? J", found.reason)
         assert rows.take(MetricSelection("core")).energy_joules()["gpu.0"].source == "integrated"
         for driver in ("integrated", "counter"):
             with monitor.window() as short:

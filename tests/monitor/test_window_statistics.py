@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from accelmetrics.schemas.ring import REPEATED, Row
-from accelmetrics.schemas.statistics import WindowAggregator
-from accelmetrics.schemas.summary import Energy
+from accelmetrics.schemas.statistics import Energy, WindowAggregator
 from tests.monitor.watching import row
 
 FOREVER = float("inf")

@@ -294,10 +294,10 @@ def test_what_a_device_lacks_has_a_reason_where_it_was_asked_for_by_name() -> No
 @pytest.mark.parametrize(
     ("backends", "metrics", "words"),
     [
-        ("-host", "memory_percent", "which is the host's: backends leaves the host out; that of devices is memoryAllocated"),
-        ("-host", "cpu,powerWatts", "'cpu', which is the host's: backends leaves the host out"),
-        ("host", "power_watts", "'power_watts', which is of devices"),
-        ("host", "gpu.0.powerWatts", "'gpu.0.powerWatts', which is of devices"),
+        ("-host", "memory_percent", "which only the host has: backends= leaves the host out; that of devices is memoryAllocated"),
+        ("-host", "cpu,powerWatts", "'cpu', which only the host has: backends= leaves the host out"),
+        ("host", "power_watts", "'power_watts', which only devices have"),
+        ("host", "gpu.0.powerWatts", "'gpu.0.powerWatts', which only devices have"),
     ],
 )
 def test_what_no_source_can_give_is_refused(backends: str, metrics: str, words: str) -> None:

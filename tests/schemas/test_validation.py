@@ -15,6 +15,7 @@ from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.validation import findings, validate
 from tests.schemas.samples import AMD, NVIDIA, complete
+from tests.support.published_schema import view_findings
 
 put: Any = dict.update  # what a snapshot hands out refuses it
 WHY = Unavailable(Reason.DRIVER_ERROR, "NVML_ERROR_UNKNOWN")
@@ -105,7 +106,7 @@ def test_a_view_that_differs_from_the_metrics_is_found() -> None:
     put(snapshot.metrics, {"gpu.0.powerWatts": 1.0, "disk./.usagePercent": 1.0})
     assert snapshot._by_device is not None
     del snapshot._by_device._grouped
-    assert list(findings(snapshot)) == [
+    assert list(view_findings(snapshot)) == [
         "the typed view of gpu.0 differs from metrics in powerWatts",
         "the typed view of disk./ differs from metrics in usagePercent",
     ]

@@ -9,11 +9,13 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from accelmetrics.schemas.catalogue.host import INSTANCES
 from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.validation import validate
+from accelmetrics.schemas.view_model import Model, names_of
 
 LONGEST_WORD = 24
 """Characters up to which a text is taken for a word of some list, such as a reason, and beyond for free text."""
@@ -86,12 +88,39 @@ def published() -> PublishedSchema:
 
 
 def validate_fully(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
-    """Hold a snapshot to every rule, and then to the published schema.
+    """Hold a snapshot to every rule, and then to the published schema, to what reads it back and to its typed views.
 
     Raises:
         DocumentError: It breaks some; the message lists all findings.
     """
     validate(snapshot, wanted)
-    found = list(published().findings(json.loads(snapshot.to_json())))
+    text = snapshot.to_json()
+    found = [*view_findings(snapshot), *published().findings(json.loads(text))]
+    if Snapshot.from_dict(snapshot.to_dict()) != snapshot or Snapshot.from_json(text) != snapshot:
+        found.append("the document does not read back to an equal snapshot")
     if found:
         raise DocumentError("\n".join(found))
+
+
+def view_findings(snapshot: Snapshot) -> Iterator[str]:
+    """Check that the typed views have the same values as the flat dict."""
+    for device in snapshot.devices:
+        yield from _compare(device.key, device.metrics, device.values)
+        part = f"{device.kind}.process.{device.index}"
+        if device.process_metrics is not None:
+            yield from _compare(part, device.process_metrics, snapshot.values_of(part))
+    yield from _compare("the host", snapshot.host, snapshot.metrics)
+    for head, (attribute, _, _) in INSTANCES.items():
+        word = head.partition(".")[0]
+        for instance, view in getattr(snapshot.host, attribute).items():
+            start = f"{word}.{instance}."
+            values = {key[len(start) :]: value for key, value in snapshot.metrics.items() if key.startswith(start)}
+            yield from _compare(f"{word}.{instance}", view, values)
+
+
+def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]:
+    """Compare the attributes of a view with the values. Names of plug-ins and of links have no attribute."""
+    for field, about in type(view).model_fields.items():
+        shown = next((values[name] for name in names_of(field, about) if name in values), None)
+        if about.validation_alias is not None and shown != getattr(view, field):
+            yield f"the typed view of {what} differs from metrics in {about.alias or field}"

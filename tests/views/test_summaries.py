@@ -10,7 +10,7 @@ import pytest
 from accelmetrics import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.summary import Energy
+from accelmetrics.schemas.statistics import Energy
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.summaries import of_devices, of_process, of_window
 from tests.records import host, machine
@@ -110,7 +110,7 @@ def test_the_process_in_bytes() -> None:
 
 def test_a_counter_that_is_not_believed_is_told_beside_the_energy() -> None:
     """To people and to programs."""
-    used = Energy(1000.0, "integrated", 4.0, "the energy counter rose by 0 J in 4 s, in which power says 1000 J")
+    used = Energy(1000.0, "integrated", 4.0, "the energy counter rose by 0 J in 4 s, in which the power readings give 1000 J")
     window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
     _, latest = watched(machine(1))
     text = of_window(window, latest, "x")

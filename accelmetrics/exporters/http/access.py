@@ -14,20 +14,11 @@ from typing import Any, cast
 
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.log import log
-from accelmetrics.schemas.permissions import warn_if_loose
+from accelmetrics.schemas.permissions import file_state, warn_if_loose
 
 COST, BLOCK, LANES = 2**14, 8, 1
 """Parameters of scrypt: a check takes 16 MiB and about 40 ms."""
 DIGEST_BYTES = 32
-
-
-def file_state(path: Path | None) -> tuple[int, ...]:
-    """Return time, size and inode of a file, to detect changes; empty if there is no file."""
-    try:
-        status = path.stat() if path else None
-    except OSError:
-        status = None
-    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else ()
 
 
 # Certificates
@@ -83,7 +74,7 @@ class Tls:
             try:
                 self.read()
             except OSError as error:
-                log.warning("the TLS certificate %s changed and cannot be read, the old one stays: %s", self._files[0], error)
+                log.warning("the TLS certificate %s changed but cannot be read; the previous one stays in use: %s", self._files[0], error)
         return self._context
 
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
@@ -97,7 +88,7 @@ def _naming(what: str, *paths: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"OpenSSL says {error.reason or error.strerror}" if isinstance(error, ssl.SSLError) else error.strerror or error
+        why = f"OpenSSL: {error.reason or error.strerror}" if isinstance(error, ssl.SSLError) else error.strerror or error
         raise OSError(f"{what} in {' and '.join(map(str, filter(None, paths)))} cannot be used: {why}") from error
 
 
@@ -121,7 +112,7 @@ def password_line(user: str, password: str) -> str:
         ValueError: The user's name is empty or contains a colon or a line break.
     """
     if not user or set(user) & set(":\r\n"):
-        raise ValueError(f"{user!r} cannot be a user's name: it must not be empty nor hold a colon or a line break")
+        raise ValueError(f"{user!r} is no valid user name: it must not be empty or contain a colon or a line break")
     salt = secrets.token_bytes(16)
     stored = (base64.b64encode(part).decode() for part in (salt, _scrypt(password, salt)))
     return f"{user}:scrypt${COST}${BLOCK}${LANES}${'$'.join(stored)}"
@@ -170,7 +161,7 @@ class HttpCredentials:
             if file:
                 warn_if_loose(file, "passwords" if file is self._auth_file else "a token")
             if file and not secrets_found:
-                log.warning("%s has nothing in it that opens: all clients are refused", file)
+                log.warning("%s contains no valid entry: all clients are refused", file)
         self._users, self._token, self._states = users, token, states
 
     def known(self, authorization: str) -> bool | None:

@@ -439,9 +439,9 @@ class Server(HTTPServerConnectionDelegate):
             await self._limit(client)
             return
         if request.headers.get("Sec-Fetch-Site") == "cross-site" and not route.linked:
-            raise HTTPError(403, "pages of other sites may not read this")
+            raise HTTPError(403, "pages of other sites cannot read this")
         if self._tls is not None and not self._tls.allows(cast(dict[str, Any], request.get_ssl_certificate())):
-            raise HTTPError(403, "the certificate bears none of the names that are let in")
+            raise HTTPError(403, "the certificate has none of the accepted names")
         if self.credentials is not None:
             authorization = request.headers.get("Authorization", "")
             known = self.credentials.known(authorization)

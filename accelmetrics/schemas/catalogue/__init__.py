@@ -133,7 +133,11 @@ def add(rows: Iterable[Metric]) -> None:
     Keys that the catalogue has already keep their meaning. A row without a Prometheus or OpenTelemetry name gets one derived from its
     name and unit.
     """
-    new = {row.key: _named(row) for row in rows if not any(_is_own(spelling) for spelling in (row.key, *row.aliases))}
+    new = {}
+    for row in rows:
+        found = [match(spelling) for spelling in (row.key, *row.aliases)]
+        if all(known is None or known.key in _added for known in found):
+            new[row.key] = _named(row)
     if any(_added.get(key) != row for key, row in new.items()):
         _added.update(new)
         _index.cache_clear()
@@ -145,12 +149,6 @@ def add(rows: Iterable[Metric]) -> None:
 def edition() -> object:
     """Return an object that is replaced whenever rows are added, to validate caches that depend on many keys."""
     return _edition[0]
-
-
-def _is_own(key: str) -> bool:
-    """Return whether the catalogue's own tables have a key."""
-    found = match(key)
-    return found is not None and found.key not in _added
 
 
 def rows() -> tuple[Metric, ...]:
@@ -199,8 +197,7 @@ def recognise(key: str) -> KeyMatch | None:
     parts = None if found else device_key(key)
     if parts is None or parts.process:
         return found
-    row = Metric(f"{parts.kind}.{{i}}.{parts.name}", "1", "gauge", "", minimum=None)
-    return KeyMatch(_named(row), parts.device)
+    return KeyMatch(_named(Metric(f"{parts.kind}.{{i}}.{parts.name}", "1", "gauge", "", minimum=None)), parts.device)
 
 
 def match(key: str) -> Metric | None:

@@ -54,8 +54,7 @@ class Family(NamedTuple):
 
 
 def _latency(key: str, grpc: str, sdk: tuple[str, ...], operation: str, subject: str) -> Family:
-    name = f"megascale.{grpc}.microsecond.cumulative.distribution"
-    return Family(key, name, sdk, subject, "accel_operation_latency_seconds", operation)
+    return Family(key, f"megascale.{grpc}.microsecond.cumulative.distribution", sdk, subject, "accel_operation_latency_seconds", operation)
 
 
 TRANSFER_FAMILIES = (

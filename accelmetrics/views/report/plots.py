@@ -18,7 +18,7 @@ from typing import Literal
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import STEP_NAMES, plain_name
-from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.statistics import Summary
 from accelmetrics.schemas.text import PREFIXES, power
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 from accelmetrics.views.device_view import throttle_words

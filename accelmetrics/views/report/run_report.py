@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Finding
-from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.statistics import Summary
 
 Plain = dict[str, Any]
 Column = Sequence[float | None]

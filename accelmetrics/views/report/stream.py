@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import ceil, inf, isfinite, nan
 
-from accelmetrics.schemas.accumulator import Accumulator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import Reason
@@ -20,8 +19,7 @@ from accelmetrics.schemas.record import COMMAND, NO_FINDINGS, CannotTell, Done, 
 from accelmetrics.schemas.ring import Layout, Row, Served, marked, pack_row, values_of
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, has_values
-from accelmetrics.schemas.statistics import COUNTER, DRAW, WindowAggregator
-from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.statistics import COUNTER, DRAW, Accumulator, Energy, Summary, WindowAggregator
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, StreamReport

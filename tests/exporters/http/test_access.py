@@ -173,13 +173,13 @@ def test_files_in_which_nothing_opens_are_told(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "accelmetrics"):
         credentials.read()
         credentials.read()
-    assert caplog.messages == [f"{file} has nothing in it that opens: all clients are refused" for file in (passwords, token)]
+    assert caplog.messages == [f"{file} contains no valid entry: all clients are refused" for file in (passwords, token)]
 
 
 def test_a_name_that_cannot_stand_in_the_file_is_refused() -> None:
     """A colon or a line break would make another user of it."""
     for user in ("", "a:b", "a\nb"):
-        with pytest.raises(ValueError, match="cannot be a user's name"):
+        with pytest.raises(ValueError, match="is no valid user name"):
             password_line(user, "secret")
 
 
@@ -237,11 +237,11 @@ def test_a_password_file_that_is_no_text_is_one_that_cannot_be_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tls_cert": "nonsense"}, "the certificate in {0}/nonsense and {0}/key.pem cannot be used: OpenSSL says "),
+        ({"tls_cert": "nonsense"}, "the certificate in {0}/nonsense and {0}/key.pem cannot be used: OpenSSL: "),
         ({"tls_cert": "missing"}, "the certificate in {0}/missing and {0}/key.pem cannot be used: No such file"),
         (
             {"tls_cert": "accelmetrics.pem", "tls_key": "nonsense"},
-            "the certificate in {0}/accelmetrics.pem and {0}/nonsense cannot be used: OpenSSL says ",
+            "the certificate in {0}/accelmetrics.pem and {0}/nonsense cannot be used: OpenSSL: ",
         ),
         ({"tls_client_ca": "nonsense"}, "the authorities in {0}/nonsense cannot be used: "),
     ],
