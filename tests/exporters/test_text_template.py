@@ -226,29 +226,6 @@ def test_series_over_the_limit_are_counted_in_each_record() -> None:
     assert cache._dropped % 3 == 0
 
 
-def test_a_text_that_was_interrupted_leaves_no_wrong_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between two numbers: the next text has each number as it is."""
-    cache = ScrapeCache("prometheus", max_age=math.inf)
-    first, second = ({"gpu.0.powerWatts": 1e7 + number + 0.5, "gpu.0.memoryTotalBytes": 2**30 + number + 0.5} for number in range(2))
-    cache.take(Record(taken(0, first)))
-    cache.metrics()
-    told: list[float] = []
-
-    def interrupted(number: float) -> str:
-        if told:
-            raise KeyboardInterrupt
-        told.append(number)
-        return "0"
-
-    with monkeypatch.context() as patch:
-        patch.setattr("prometheus_client.utils.floatToGoString", interrupted)
-        cache.take(Record(taken(0, second)))
-        with pytest.raises(KeyboardInterrupt):
-            cache.metrics()
-    cache.take(Record(taken(0, first)))
-    assert cache.metrics() == written_anew(cache)
-
-
 # Whole machines
 
 
