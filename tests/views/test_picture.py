@@ -344,10 +344,10 @@ def test_an_opened_process_is_told_whole_with_its_use_over_time_and_its_tree() -
     ):
         assert re.search(words, text), words
     for title in (
-        "GPU over 1 min .* now 90 %  max 90 %",
-        "GPU memory over 1 min .* now 88.0 GiB",
-        "CPU over 1 min .* nothing read yet",
-        "host memory over 1 min",
+        "GPU 1 min .* now 90 %  max 90 %",
+        "GPU memory 1 min .* now 88.0 GiB",
+        "CPU 1 min .* nothing read yet",
+        "host memory 1 min",
     ):
         assert re.search(title, text), title
     assert re.search(r"^  1  root  init", text, re.MULTILINE)

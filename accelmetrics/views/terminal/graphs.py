@@ -11,8 +11,9 @@ from operator import itemgetter
 
 from accelmetrics.schemas.text import BLOCKS, SCALED, block, cells, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
+from accelmetrics.views.terminal.choices import Choices
 from accelmetrics.views.terminal.style import AROUND, SERIES, Drawn, Line, Role, ScreenStyle, rule
-from accelmetrics.views.trails import BEFORE, TrailPoint
+from accelmetrics.views.trails import BEFORE, SPANS, TrailPoint, Trails
 
 AREA = " .-=#"
 """ASCII characters of the top cell of an area, from empty to full."""
@@ -273,6 +274,21 @@ def graph(
     lines = _braille(points, scale, height, band) if style.braille and not style.ascii else _blocks(points, scale, height, band, style)
     drawn += [_axis(Line(style, columns), number, height, scale, row.unit).add(text, "ok").parts() for number, text in enumerate(lines)]
     return [*drawn, *([time_axis(seconds, columns, style, end_ns)] if height < rows - 1 else [])]
+
+
+def history_graph(trails: Trails, key: str, row: ValueRow, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
+    """Return a graph of one history at the chosen time, with the time span as its title.
+
+    Args:
+        trails: The history.
+        key: Key of the history, as for ``Trails.points``.
+        row: The metric.
+        choices: The user's choices.
+        size: Columns and rows, including the title.
+        style: Capabilities of the terminal.
+    """
+    points = trails.points(key, row.name, choices.scale, points_across(size[0], style))
+    return graph(row, choices.stretch, points, size, style, seconds=SPANS[choices.scale], end_ns=choices.until_ns)
 
 
 def _axis(line: Line, row: int, height: int, scale: float, unit: str) -> Line:

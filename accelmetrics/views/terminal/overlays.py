@@ -12,8 +12,8 @@ from accelmetrics.schemas.text import cells, duration, energy, memory, percent, 
 from accelmetrics.views.device_view import BY_NAME, GONE, GROUPS, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow, equal_findings
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
-from accelmetrics.views.terminal.graphs import Series, graph, line_graph, line_marks, points_across, series_role, top_of
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule
+from accelmetrics.views.terminal.graphs import Series, history_graph, line_graph, line_marks, points_across, series_role, top_of
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, padded, role_of, rule, shares
 from accelmetrics.views.terminal.tables import LEVEL_WORDS, device_words, process_lines
 from accelmetrics.views.trails import PROCESS_VALUES, SPANS, Trails, process_key
 
@@ -262,31 +262,17 @@ def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, choices: Choi
     across = 4 if width >= GRAPHS_BESIDE * 4 else 2 if width >= GRAPHS_BESIDE * 2 else 1
     rows = min(MOST_GRAPH, max(LEAST_GRAPH, height // 6))
     metrics = list(PROCESS_VALUES.values())
-    room = width - 2 * (across - 1)
     for start in range(0, len(metrics), across):
-        parts = []
-        for number, metric in enumerate(metrics[start : start + across]):
-            columns = room * (number + 1) // across - room * number // across
-            points = trails.points(process_key(row.pid), metric.name, choices.scale, points_across(columns, style))
-            parts.append(
-                graph(
-                    metric,
-                    f"over {choices.stretch}",
-                    points,
-                    (columns, rows),
-                    style,
-                    seconds=SPANS[choices.scale],
-                    end_ns=choices.until_ns,
-                )
-            )
-        pages.lines += beside(parts)
+        shown = zip(metrics[start : start + across], shares(width, across), strict=True)
+        pages.lines += beside(
+            [history_graph(trails, process_key(row.pid), metric, choices, (columns, rows), style) for metric, columns in shown]
+        )
 
 
 def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Choices, width: int, style: ScreenStyle) -> None:
     """Add the value groups of a device, each with a graph: up to three groups side by side."""
     across = max(1, min(3, width // GROUP_BESIDE))
-    room = width - 2 * (across - 1)
-    widths = [room * (number + 1) // across - room * number // across for number in range(across)]
+    widths = shares(width, across)
     more = {
         "Links": device.links,
         "Clocks": (f"held down by: {', '.join(device.throttled)}",) if device.throttled else (),

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from accelmetrics.schemas.record import SEVERITIES
@@ -14,7 +13,7 @@ from accelmetrics.schemas.text import SEVERITY_MARKS, cells, counted, duration, 
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, HIDDEN, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
-from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, axes_of, graph, line_graph, points_across, top_of
+from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, axes_of, graph, history_graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
     absent_lines,
     alike,
@@ -26,7 +25,7 @@ from accelmetrics.views.terminal.overlays import (
     process_detail_lines,
     summary_lines,
 )
-from accelmetrics.views.terminal.style import SERIES, USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
+from accelmetrics.views.terminal.style import SERIES, USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule, shares
 from accelmetrics.views.terminal.tables import (
     CELL,
     HEADINGS,
@@ -223,11 +222,13 @@ class _Body:
         self._training = (program, logged[program]) if logged and choices.training != HIDDEN else None
         self.names = tuple(map(row_name, self._rows))
         self.pids = tuple(process.pid for process in self._shown)
-        device = choices.device if choices.device in self.names else ""
-        known = choices.process in self.pids or choices.overlay == "process"  # an opened process stays selected when it ends
-        process = choices.process if known else next(iter(self.pids), 0)
-        tagged = choices.tagged.intersection(one.pid for one in view.processes)
-        self.choices = replace(choices, device=device, process=process, tagged=tagged)
+        self.choices = replace(
+            choices,
+            device=choices.device if choices.device in self.names else "",
+            # An opened process stays selected when it ends.
+            process=choices.process if choices.process in self.pids or choices.overlay == "process" else next(iter(self.pids), 0),
+            tagged=choices.tagged.intersection(one.pid for one in view.processes),
+        )
         self.note, self.place, self.across, self.page = "", (0, 0), 1, 1
         self.lines: list[Drawn] = []
         self.spots: list[Spot] = []
@@ -293,8 +294,9 @@ class _Body:
         if self.host:
             self.lines.append(host_line(view, width, style))
         if not self._rows:
-            words = f"the filter hides all {len(view.devices)} devices"
-            self.lines += padded([Line(style, width).add(words, "warn").parts()], listed, width)
+            self.lines += padded(
+                [Line(style, width).add(f"the filter hides all {len(view.devices)} devices", "warn").parts()], listed, width
+            )
         elif mapped:
             self._map(devices, across, side, listed)
         else:
@@ -311,7 +313,7 @@ class _Body:
 
     def _host_alone(self) -> None:
         """Draw a machine without accelerators: the reasons, and graphs of the host."""
-        view, width, height, style = self._view, self._width, self._height, self._style
+        view, choices, width, height, style = self._view, self.choices, self._width, self._height, self._style
         self.host = True
         self.lines.append(host_line(view, width, style))
         why = absent_lines(view, width, style)
@@ -323,17 +325,11 @@ class _Body:
         down = min(-(-len(metrics) // across), max(0, rest // LEAST_HEIGHT))
         self.lines += why[:room]
         for line in range(down):
-            rows = rest // down + (line < rest % down)
-            parts: list[list[Drawn]] = []
             shown = metrics[line * across : (line + 1) * across]
-            for number, row in enumerate(shown):
-                # Integer division of the edges spreads the remainder, so that the graphs fill the whole width.
-                inside = width - 2 * (len(shown) - 1)
-                columns = inside * (number + 1) // len(shown) - inside * number // len(shown)
-                points = self._trails.points(HOST_KEY, row.name, self.choices.scale, points_across(columns, style))
-                seconds, until = SPANS[self.choices.scale], self.choices.until_ns
-                parts.append(graph(row, self.choices.stretch, points, (columns, rows), style, seconds=seconds, end_ns=until))
-            self.lines += _wide(beside(parts), width)
+            sizes = [(columns, rest // down + (line < rest % down)) for columns in shares(width, len(shown))]
+            self.lines += beside(
+                [history_graph(self._trails, HOST_KEY, row, choices, size, style) for row, size in zip(shown, sizes, strict=True)]
+            )
         self.lines += self._training_graphs(across, (width, trained))
         self.lines = padded(self.lines, height, width)
 
@@ -355,10 +351,9 @@ class _Body:
         rows = self._rows[top : top + room * columns]
         self.choices = replace(self.choices, device_top=top)
         width = (self._width - 2 * (columns - 1)) // columns
-        told = f"{top + 1}-{top + len(rows)} of {len(self._rows)}" if len(rows) < len(self._rows) else ""
-        heading, lines = device_lines(rows, self._trails, self.choices, width, self._style, told)
-        starts = range(0, room * columns, room)
-        blocks = [padded([heading] * headed + lines[start : start + room], height, width) for start in starts]
+        position = f"{top + 1}-{top + len(rows)} of {len(self._rows)}" if len(rows) < len(self._rows) else ""
+        heading, lines = device_lines(rows, self._trails, self.choices, width, self._style, position)
+        blocks = [padded([heading] * headed + lines[start : start + room], height, width) for start in range(0, room * columns, room)]
         for number, name in enumerate(self.names[top : top + len(rows)]):
             left = number // room * (width + 2)
             self.spots.append(Spot(len(self.lines) + headed + number % room, left, left + width, "devices", name))
@@ -367,7 +362,8 @@ class _Body:
         if self.choices.pane == "devices":
             self.place = (len(self.lines) + headed + (chosen - top) % room, (chosen - top) // room * (width + 2))
             self.page = room * columns
-        self.lines += _wide(beside(blocks), self._width)
+        # The columns that the division leaves over stay empty at the right.
+        self.lines += [[*line, (" " * (self._width - columns * (width + 2) + 2), "plain")] for line in beside(blocks)]
 
     def _map(self, devices: Sequence[DeviceView], across: int, side: int, height: int) -> None:
         """Draw the devices as a map, with the worst ones next to it or below it."""
@@ -388,8 +384,8 @@ class _Body:
             self.page = seen - 1
         self.across = across
         if side >= LEAST_WORST:
-            worst = worst_lines(self._view, self._rows, side, height, style)
-            lines = beside((padded(lines, height, width - side - 2), padded(worst, height, side)))
+            worst = padded(worst_lines(self._view, self._rows, side, height, style), height, side)
+            lines = beside((padded(lines, height, width - side - 2), worst))
         elif height > len(lines):
             lines += padded(worst_lines(self._view, self._rows, width, height - len(lines), style), height - len(lines), width)
         self.lines += lines
@@ -408,6 +404,7 @@ class _Body:
         whole_height, height = height, height - trained
         single = len(self._rows) == 1
         left = 60 if single and width >= TWO_COLUMNS else 0
+        right = width - left - 2 * (left > 0)
         given = {*one.values, *one.metrics, *one.last}
         first = tuple(dict.fromkeys((*choices.beside, choices.metric)))
         panels = [first, *((name,) for name in self._trails.metrics if name not in first and (together or name in given))]
@@ -417,16 +414,13 @@ class _Body:
         down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), len(grid)) if height else 0
         lines: list[Drawn] = []
         for line, shown in enumerate(grid[:down]):
-            rows = height // down + (line < height % down)
-            room = width - 2 * (len(shown) - 1) - (left + 2 if left else 0)
-            ends = [room * number // len(shown) for number in range(len(shown) + 1)]
-            sizes = [(end - begin, rows) for begin, end in pairwise(ends)]
+            sizes = [(columns, height // down + (line < height % down)) for columns in shares(right, len(shown))]
             lines += beside([self._graph(names, one, whole, size, together) for names, size in zip(shown, sizes, strict=True)])
-        lines += self._training_graphs(across, (width - (left + 2 if left else 0), trained))
+        lines += self._training_graphs(across, (right, trained))
         if left:
             details = padded(detail_lines(view, one, None, choices, left, style), whole_height, left)
-            lines = beside((details, _wide(lines, width - left - 2)))
-        self.lines += _wide(lines, width)
+            lines = beside((details, padded(lines, whole_height, right)))
+        self.lines += lines
 
     def _graph(
         self, names: Sequence[str], one: DeviceView, whole: Sequence[DeviceView], size: tuple[int, int], together: bool
@@ -464,10 +458,9 @@ class _Body:
             drawn = [Series(device.label, points(row, device)) for device in first]
             return line_graph(f"{row.label}, {choices.stretch}", drawn, row.unit, top_of(row, first), seconds, size, style, until)
         band = together and not hosts[-1]
-        drawn_of = whole if band else [one]
         about = f"of {len(whole)} devices: least, median, greatest" if band else HOST_KEY if hosts[-1] else one.label
         found = trails.band((device.key for device in whole), row.name, scale, wanted) if band else points(row, one)
-        row = replace(row, top=top_of(row, drawn_of))
+        row = replace(row, top=top_of(row, whole if band else [one]))
         return graph(row, f"{about}, {choices.stretch}", found, size, style, band, seconds, until)
 
     def _training_rows(self, height: int) -> int:
@@ -485,18 +478,16 @@ class _Body:
         # A program is named only if there are several, and without the name of this machine, which the first line shows.
         program = program.removesuffix(f" of {self._view.hostname}") if len(self.programs) > 1 else ""
         title = " ".join(filter(None, ("training", program))) + (f", {choices.stretch}" if across > 1 or size[0] >= ROOM else "")
-        room = size[0] - 2 * (across - 1)
         parts: list[list[Drawn]] = []
-        for number in range(across):
-            columns = room * (number + 1) // across - room * number // across
+        for number, columns in enumerate(shares(size[0], across)):
             wanted = points_across(columns, style)
             marks = tuple(self._finding_marks(wanted).items())
-            shown = [TRAINING_VALUES[name] for name in names[len(names) * number // across : len(names) * (number + 1) // across]]
-            points = [trails.points(training_key(self._training[0]), row.name, choices.scale, wanted) for row in shown]
-            series = [Series(row.label, of, row.unit, own=True, marks=marks) for row, of in zip(shown, points, strict=True)]
-            until = choices.until_ns
-            parts.append(line_graph(title, series, "1", None, SPANS[choices.scale], (columns, size[1]), style, until))
-        return _wide(beside(parts), size[0])
+            series = []
+            for name in names[len(names) * number // across : len(names) * (number + 1) // across]:
+                points = trails.points(training_key(self._training[0]), name, choices.scale, wanted)
+                series.append(Series(TRAINING_VALUES[name].label, points, TRAINING_VALUES[name].unit, own=True, marks=marks))
+            parts.append(line_graph(title, series, "1", None, SPANS[choices.scale], (columns, size[1]), style, choices.until_ns))
+        return beside(parts)
 
     def _finding_marks(self, points: int) -> dict[int, tuple[str, Role]]:
         """Return a mark for each point of a graph at which a finding began: the more severe one if there are several."""
@@ -558,12 +549,6 @@ def direction_mark(order: str, reverse: bool, style: ScreenStyle) -> str:
     """Return an arrow for the direction of a sort order: up if the smallest comes first."""
     up = (order in ASCENDING) != reverse
     return ("^" if up else "v") if style.ascii else ("▲" if up else "▼")
-
-
-def _wide(lines: Sequence[Drawn], width: int) -> list[Drawn]:
-    """Return the lines, filled with spaces to a width."""
-    lacking = [width - sum(cells(text) for text, _ in line) for line in lines]
-    return [[*line, (" " * number, "plain")] if number > 0 else line for line, number in zip(lines, lacking, strict=True)]
 
 
 # The first and the last lines: totals of the node, the host, keys, messages and input
@@ -645,18 +630,17 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
 
 def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
     """Return the line with the host's values."""
-    told: list[Piece] = [("host", 0, "title")]
+    values: list[Piece] = [("host", 0, "title")]
     for rank, (name, label, unit) in enumerate(HOST):
         value = view.host.get(name)
         if value is None:
             continue
-        total = view.host.get("memory_total_bytes")
         if name == "memory_used_bytes":
-            words = memory(value, total)
+            words = memory(value, view.host.get("memory_total_bytes"))
         else:
             words = f"{label} {percent(value)}" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
-        told.append((words, rank, "plain"))
-    return pieces(told if len(told) > 1 else [*told, ("its numbers are not read", 1, "dim")], [], width, style)
+        values.append((words, rank, "plain"))
+    return pieces(values if len(values) > 1 else [*values, ("its numbers are not read", 1, "dim")], [], width, style)
 
 
 def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: bool = False) -> tuple[Drawn, int | None]:
@@ -675,7 +659,6 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
     if typed is not None:
         label = style.text(f"{typed.label}: ")
         text, before = style.text(typed.text), cells(style.text(typed.text[: typed.at]))
-        problem = f"  {typed.problem}" if typed.problem else ""
         room = max(1, width - cells(label) - 1)
         while before >= room:  # scroll the text, so that the cursor stays visible
             before -= cells(text[:1])
@@ -683,7 +666,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
         line = Line(style, width).add(label, "title", min(cells(label), width))
         while cells(text) > line.left:
             text = text[:-1]
-        return line.add(text).add(problem, "bad").parts(), min(width - 1, cells(label) + before)
+        return line.add(text).add(f"  {typed.problem}" if typed.problem else "", "bad").parts(), min(width - 1, cells(label) + before)
     if choices.menu:
         return (order_menu if choices.menu == "order" else column_menu)(choices, width, style), None
     if choices.message:
@@ -703,9 +686,11 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
     line = Line(style, width).add("order: ", "title")
     now, reverse = choices.order
     for letter, order in order_letters(choices.pane).items():
-        mark = direction_mark(order, reverse, style) if order == now else ""
-        line.add(f"{letter} {order}{mark}", "chosen" if order == now else "plain").add("", width=SPACE)
-    return line.add("z turns  enter leaves", "dim").parts()
+        if order == now:
+            line.add(f"{letter} {order}{direction_mark(order, reverse, style)}", "chosen").add("", width=SPACE)
+        else:
+            line.add(f"{letter} {order}").add("", width=SPACE)
+    return line.add("z reverses  enter leaves", "dim").parts()
 
 
 def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:

@@ -243,6 +243,12 @@ def padded(lines: Sequence[Drawn], height: int, width: int) -> list[Drawn]:
     return [*lines[:height], *([(" " * width, "plain")] for _ in range(height - len(lines)))]
 
 
+def shares(width: int, number: int, gap: int = 2) -> list[int]:
+    """Return the widths of blocks side by side that fill a width together, with a gap between two of them."""
+    room = width - gap * (number - 1)
+    return [room * (place + 1) // number - room * place // number for place in range(number)]
+
+
 def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
     """Return blocks of equal height side by side."""
     lines: list[Drawn] = []
