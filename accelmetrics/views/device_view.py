@@ -169,7 +169,7 @@ class WarningLevels(NamedTuple):
 
 USUAL_LEVELS = WarningLevels()
 NOTHING: Mapping[str, float] = MappingProxyType({})
-Said = list[tuple[State, str, str]]
+Notes = list[tuple[State, str, str]]
 """Notes about a device: for each, the state that it causes, its text, and advice (may be empty)."""
 
 
@@ -299,22 +299,21 @@ def device_view(
             values[row.name] = value
         elif reasons:
             # Of several metrics, "not supported" explains least: another reason may be temporary or fixable.
-            telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
-            missing[row.name] = _missing(next(telling, reasons[0]), age if silent is None else lasting)
+            why = next((why for why in reasons if why.reason != Reason.NOT_SUPPORTED), reasons[0])
+            missing[row.name] = _missing(why, age if silent is None else lasting)
         elif row.core:
-            missing[row.name] = MissingValue(NOT_READ, "n/a", "its source does not give it, or it is not among the chosen metrics")
-    about_it = [finding for finding in record.findings if finding.key == slot.key]
-    found = tuple(sorted(about_it, key=lambda one: SEVERITIES.index(one.severity)))
-    said: Said = []
+            missing[row.name] = MissingValue(NOT_READ, "n/a", "the source does not report it, or it is not among the selected metrics")
+    found = sorted((one for one in record.findings if one.key == slot.key), key=lambda one: SEVERITIES.index(one.severity))
+    notes: Notes = []
     if silent is not None:
         # An unused or sleeping device is no problem.
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
         seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
-        said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
-        said += [(state, words, "")] if (words := in_words(silent.detail)) else []
-    warned, hot_words = _levels(values, levels)
+        notes.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
+        notes += [(state, words, "")] if (words := in_words(silent.detail)) else []
+    warned, hot = _levels(values, levels)
     # The only metrics of a lost device are its counts of Xid errors. These are current, so they get no "last seen".
-    said += [
+    notes += [
         (
             STATE_OF[one.severity],
             f"{'' if silent is None or (one.rule.startswith('xid') and metrics) else LAST_SEEN}{printable(one.message)}",
@@ -324,34 +323,33 @@ def device_view(
         if silent is None or one.rule not in GONE
     ]
     heat = {STATE_OF[one.severity] for one in found if one.rule in HEAT}
-    said += [one for one in hot_words if one[0] not in heat and "bad" not in heat]
+    notes += [one for one in hot if one[0] not in heat and "bad" not in heat]
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
-    said += _throttle_words(metrics, values, throttled)
+    notes += _throttle_notes(metrics, values, throttled)
     if (uncorrected := values.get("uncorrected_errors")) and all(one.rule != "ecc_uncorrected" for one in found):
-        said.append(("warn", f"{uncorrected:.0f} memory errors not corrected", ""))
+        notes.append(("warn", f"{uncorrected:.0f} memory errors not corrected", ""))
     if corrected := values.get("corrected_errors"):
-        said.append(("ok", f"{corrected:.0f} memory errors corrected", ""))
+        notes.append(("ok", f"{corrected:.0f} memory errors corrected", ""))
     errors, links = _errors(metrics), _links(metrics, most_links)
-    said += errors + [one for one in links if one[0] != "ok"]
+    notes += errors + [one for one in links if one[0] != "ok"]
     # A value that the source never provides is no problem, one that it should provide is.
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
-        lack = missing.get(name)
-        if silent is None and lack is not None and lack.reason not in IN_ORDER and lack.reason != NOT_READ:
-            said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
+        gap = missing.get(name)
+        if silent is None and gap is not None and gap.reason not in IN_ORDER and gap.reason != NOT_READ:
+            notes.append(("warn", f"{BY_NAME[name].label} {gap.word}", gap.advice))
     # In MIG mode, NVML reports no utilisation of the whole GPU.
     if "utilization" not in values and any(slot.identity.anchor == other.identity.parent for other in slots if other.identity.parent):
-        said.append(("ok", "MIG: no util", ""))
+        notes.append(("ok", "MIG: no util", ""))
     # The sort is stable: within a state, notes keep the order above.
-    state = min((one[0] for one in said), key=STATES.index, default="ok")
-    said.sort(key=lambda one: STATES.index(one[0]))
+    notes.sort(key=lambda one: STATES.index(one[0]))
     return DeviceView(
         key=slot.key,
         label=slot.key.replace(".mig.", "."),
         name=vitals.short_name,
         identity=slot.identity,
-        parent=next((other.key for other in slots if whole and whole == other.identity.anchor and not other.identity.parent), ""),
-        state=state,
-        notes=tuple(dict.fromkeys(words for _, words, _ in said)),
+        parent=next((one.key for one in slots if whole and whole == one.identity.anchor and not one.identity.parent), ""),
+        state=notes[0][0] if notes else "ok",
+        notes=tuple(dict.fromkeys(words for _, words, _ in notes)),
         values=values,
         missing=missing,
         levels=warned,
@@ -361,12 +359,12 @@ def device_view(
         errors=tuple(words for _, words, _ in errors),
         links=tuple(words for _, words, _ in links),
         holders=tuple(dict.fromkeys(holder_words(holder) for holder in record.holders.found if holder.device == slot.key)),
-        findings=found,
+        findings=tuple(found),
         silent=silent,
         silent_since_ns=since,
         last=last,
         aged=aged,
-        advice=tuple(dict.fromkeys(advice for _, _, advice in said if advice)),
+        advice=tuple(dict.fromkeys(advice for _, _, advice in notes if advice)),
     )
 
 
@@ -381,23 +379,24 @@ def holder_words(holder: Holder) -> str:
 
 def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
     """Return the reason why a device is silent: the most severe one among the reasons of its metrics."""
-    grave = [why for why in gaps.values() if why.reason not in IN_ORDER]
-    idle = [why for why in gaps.values() if why.reason in (Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NO_PERMISSION)]
-    return next(iter((*grave, *idle, *gaps.values(), Unavailable(NOT_READ, "none of its metrics is read"))))
+    problems = [why for why in gaps.values() if why.reason not in IN_ORDER]
+    unused = [why for why in gaps.values() if why.reason in (Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NO_PERMISSION)]
+    return next(iter((*problems, *unused, *gaps.values(), Unavailable(NOT_READ, "none of its metrics is read"))))
 
 
 def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
     """Return how to show a missing value. ``seconds`` is the time for which it has been missing, if known."""
     reason = str(why.reason)
     word = WORDS.get(reason, "n/a" if reason == NOT_READ else printable(reason).replace("_", " "))
-    lasting = f" {duration(seconds)}" if reason in LASTING and seconds is not None and seconds >= 1 else ""
-    return MissingValue(printable(reason), word + lasting, printable(why.detail), ADVICE.get(reason, ""))
+    if reason in LASTING and seconds is not None and seconds >= 1:
+        word += f" {duration(seconds)}"
+    return MissingValue(printable(reason), word, printable(why.detail), ADVICE.get(reason, ""))
 
 
-def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Said]:
+def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Notes]:
     """Return the states of values above their warning levels, by name, and the notes about them."""
     found: dict[str, State] = {}
-    said: Said = []
+    notes: Notes = []
     temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
     if temperature is not None:
         if levels.temperature is None and slowdown is not None:
@@ -407,14 +406,14 @@ def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[st
             hot, words = warm + OVERHEATING - HOT, f"above {warm:g} °C"
         if temperature > warm:
             found["temperature_celsius"] = "bad" if temperature > hot else "warn"
-            said.append((found["temperature_celsius"], f"{celsius(temperature)}, {words}", ""))
+            notes.append((found["temperature_celsius"], f"{celsius(temperature)}, {words}", ""))
     # Full memory gets no note, so it does not change the device's state: many programs reserve all memory on purpose.
     if values.get("memory_percent", 0.0) > levels.memory:
         found["memory_percent"] = "warn"
-    return found, said
+    return found, notes
 
 
-def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], throttled: Sequence[str]) -> Said:
+def _throttle_notes(metrics: Mapping[str, float], values: Mapping[str, float], throttled: Sequence[str]) -> Notes:
     """Return the note about throttling. Under load, heat and the power supply are a warning; the power limit is not."""
     score = metrics.get("throttleScore", 0.0)
     if score > 0:
@@ -422,11 +421,11 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
     if not throttled:
         return [("ok", "throttled", "")] if metrics.get("throttled") else []
     # A device without a utilisation counts as loaded.
-    grave = values.get("utilization", 100.0) > LOADED and any(metrics.get(name) for name in SLOWED)
-    return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
+    slow = values.get("utilization", 100.0) > LOADED and any(metrics.get(name) for name in SLOWED)
+    return [("warn" if slow else "ok", f"throttled: {', '.join(throttled)}", "")]
 
 
-def _errors(metrics: Mapping[str, float]) -> Said:
+def _errors(metrics: Mapping[str, float]) -> Notes:
     """Return notes about the consequences of memory errors, and the last Xid, which does not worsen the state."""
     action, xid = RECOVERY.get(int(metrics.get("recoveryAction", 0)), ""), int(metrics.get("lastXid", 0))
     rows: tuple[tuple[object, State, str], ...] = (
@@ -443,18 +442,16 @@ def links_up(metrics: Mapping[str, float]) -> int:
     return sum(1 for name, value in metrics.items() if value and name.endswith(".state") and name.startswith("nvlink."))
 
 
-def _links(metrics: Mapping[str, float], most: int) -> Said:
+def _links(metrics: Mapping[str, float], most: int) -> Notes:
     """Return notes about links. PCIe below its full width is a warning, like fewer NVLinks than on a device of the same product."""
-    said: Said = []
-    width, widest = metrics.get("pcieLinkWidth"), metrics.get("maxPcieLinkWidth")
-    generation = metrics.get("pcieLinkGen")
+    notes: Notes = []
+    width, widest, generation = (metrics.get(name) for name in ("pcieLinkWidth", "maxPcieLinkWidth", "pcieLinkGen"))
     if width is not None:
         speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
-        narrow = widest is not None and width < widest
-        said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
+        notes.append(("warn", f"{speed} of x{widest:.0f}", "") if widest is not None and width < widest else ("ok", speed, ""))
     if most and answered(metrics):
         up = links_up(metrics)
-        said.append(("warn", f"NVLink {up} of {most} up", "") if up < most else ("ok", f"NVLink {up} up", ""))
+        notes.append(("warn", f"NVLink {up} of {most} up", "") if up < most else ("ok", f"NVLink {up} up", ""))
     if health := metrics.get("iciLinkHealth", 0):
-        said.append(("warn", f"ICI link {health:g}/10", ""))
-    return said
+        notes.append(("warn", f"ICI link {health:g}/10", ""))
+    return notes

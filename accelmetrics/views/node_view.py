@@ -42,7 +42,7 @@ SHORTEST = 1.0
 """Shortest interval for that, in seconds. With a shorter one, a source that updates more slowly would always look old."""
 SHORT_ID = 12
 """Digits of a container id, as in the output of the container runtimes' tools."""
-ASK_DOCTOR = "accelmetrics doctor says what was found and what to do"
+ASK_DOCTOR = "run accelmetrics doctor: it reports what was found and what to do"
 HOST_VALUES: Mapping[str, str] = {
     "memory_percent": "memory_percent",
     "memory_used_bytes": "memory.usedBytes",
@@ -220,18 +220,18 @@ class NodeSummary:
     @property
     def troubles(self) -> list[str]:
         """Problems in printable words: silent sources, the worst device, the number of findings."""
-        said, worst = [printable(words) for words in self.silent], self.worst
+        troubles, worst = [printable(words) for words in self.silent], self.worst
         if worst is not None:
-            lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (self.time_ns - worst.since_ns) / 1e9))}"
-            words = printable(worst.note)
-            said.append(f"{printable(worst.key)} {words}".rstrip() + (lasting if " for " not in words else ""))
+            words = f"{printable(worst.key)} {printable(worst.note)}".rstrip()
+            if worst.since_ns is not None and " for " not in words:
+                words += f" for {duration(max(0.0, (self.time_ns - worst.since_ns) / 1e9))}"
+            troubles.append(words)
         number = sum(self.findings.values())
-        return [*said, counted(number, "finding")] if number else said
+        return [*troubles, counted(number, "finding")] if number else troubles
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a new dict, ready for ``json``."""
-        document = asdict(self)
-        return {**document, "devices": list(document["devices"]), "silent": list(document["silent"])}
+        return {**asdict(self), "devices": [asdict(one) for one in self.devices], "silent": list(self.silent)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> NodeSummary:
@@ -247,9 +247,9 @@ class NodeSummary:
         try:
             summary = _reader().validate_python(document)
         except ValidationError as error:
-            raise DocumentError(f"this is no summary of a node: {describe(error)}") from error
+            raise DocumentError(f"this is not a summary of a node: {describe(error)}") from error
         if len(summary.devices) > MOST_DEVICES:
-            raise DocumentError(f"this is no summary of a node: it has {len(summary.devices)} devices, at most {MOST_DEVICES} are possible")
+            raise DocumentError(f"this is not a summary of a node: it has {len(summary.devices)} devices, more than {MOST_DEVICES}")
         return summary
 
     @classmethod
@@ -262,7 +262,7 @@ class NodeSummary:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:  # RecursionError: very deeply nested brackets
-            raise DocumentError("this is no summary of a node: it is no JSON") from error
+            raise DocumentError("this is not a summary of a node: it is not JSON") from error
         return cls.from_dict(document)
 
 
@@ -342,19 +342,17 @@ class NodeView:
 
         Each group has the names of its rules, and a text with the missing metrics, the devices and the reason.
         """
-        alike: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
+        groups: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
         for one in self.findings.cannot_tell:
             if one.reason != NOT_LOGGED:
-                alike.setdefault((one.keys, one.reason), []).append(one)
-        return tuple((tuple(one.rule for one in lacks), _lack_words(lacks)) for lacks in alike.values())
+                groups.setdefault((one.keys, one.reason), []).append(one)
+        return tuple((tuple(one.rule for one in group), _why_not_judged(group)) for group in groups.values())
 
     @property
     def not_logged(self) -> str:
         """Why rules about training runs cannot judge, in a sentence; empty if all can."""
-        lacks = [one for one in self.findings.cannot_tell if one.reason == NOT_LOGGED]
-        if not lacks:
-            return ""
-        return f"rules about a training run: {printable(', '.join(dict.fromkeys(one.detail.rpartition(': ')[2] for one in lacks)))}"
+        details = dict.fromkeys(one.detail.rpartition(": ")[2] for one in self.findings.cannot_tell if one.reason == NOT_LOGGED)
+        return f"rules about a training run: {printable(', '.join(details))}" if details else ""
 
     @property
     def silent(self) -> tuple[SourceRow, ...]:
@@ -362,12 +360,12 @@ class NodeView:
         return tuple(source for source in self.sources if source.silent)
 
 
-def _lack_words(lacks: Sequence[CannotTell]) -> str:
+def _why_not_judged(group: Sequence[CannotTell]) -> str:
     """Return metrics, devices and reason of rules that cannot judge, in words. Metrics are omitted if all are missing."""
-    first = lacks[0]
-    metrics = "" if first.reason in WHOLE else ", ".join(dict.fromkeys(one.metric for one in lacks if one.metric))
+    first = group[0]
+    metrics = "" if first.reason in WHOLE else ", ".join(dict.fromkeys(one.metric for one in group if one.metric))
     about = " of ".join(filter(None, (metrics, ", ".join(first.keys))))
-    details = {in_words(one.detail) for one in lacks}
+    details = {in_words(one.detail) for one in group}
     detail = details.pop() if len(details) == 1 else ""
     why = str(first.reason).replace("_", " ") if not detail or detail.isupper() else detail  # an error code explains less than the reason
     return printable(f"{about}: {why}" if about else why)
@@ -409,11 +407,12 @@ def node_view(
         most[slot.identity.name] = max(most.get(slot.identity.name, 0), links_up(snapshot.values_of(slot.key)))
     devices = []
     for slot, one in zip(slots, vitals(snapshot), strict=True):
-        seen, read = known.get(slot.key), ages.get(slot.backend)
+        former, read = known.get(slot.key), ages.get(slot.backend)
         # A key may belong to another device now: the last values of a silent device must be its own.
-        same = seen if seen is not None and seen[1].identity.anchor == slot.identity.anchor else None
-        old = slot.backend in ages and (age if read is None else read) > oldest
-        devices.append(device_view(record, slot, one, levels, same, now_ns, (read, old), most[slot.identity.name]))
+        if former is not None and former[1].identity.anchor != slot.identity.anchor:
+            former = None
+        aged = slot.backend in ages and (age if read is None else read) > oldest
+        devices.append(device_view(record, slot, one, levels, former, now_ns, (read, aged), most[slot.identity.name]))
     listed = own_processes(snapshot)
     about: dict[int, ProcessInfo] = {}
     for info in () if processes is None else processes.processes:
@@ -524,7 +523,7 @@ def _processes(
         held = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
         busy = [use.utilization for use in on.values() if use.utilization is not None]
         command = printable(info.command or "") if info is not None else ""
-        why = "what the system says of it was not asked for"
+        why = "user and command were not looked up"
         if info is not None:
             reasons = (
                 printable(info.unavailable[field]) for field in ("user", "command") if info.unavailable.get(field, NOT_SAID) != NOT_SAID
@@ -574,8 +573,8 @@ def _with_last_seen(
         # CPU time and host memory come from the system, so they are current if the process still runs.
         row = found.get(former.pid)
         if row is None:
-            mine = replace(former, devices=tuple(lost), uses=lost, aged=True, seconds=None, last_seen=seen)
-            row = replace(mine, cpu_percent=cpu.get(former.pid), host_memory_bytes=memory.get(former.pid))
+            row = replace(former, devices=tuple(lost), uses=lost, aged=True, seconds=None, last_seen=seen)
+            row = replace(row, cpu_percent=cpu.get(former.pid), host_memory_bytes=memory.get(former.pid))
         else:
             row = replace(row, devices=(*row.devices, *lost), uses={**row.uses, **lost}, last_seen=seen)
         found[former.pid] = row

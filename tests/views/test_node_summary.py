@@ -54,13 +54,13 @@ def test_a_newer_release_may_say_more() -> None:
     ids=lambda wrong: next(iter(wrong)) + str(len(str(wrong))),
 )
 def test_what_is_no_summary_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DocumentError, match="no summary of a node"):
+    with pytest.raises(DocumentError, match="not a summary of a node"):
         NodeSummary.from_dict({**summary().to_dict(), **wrong})
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", "[" * 100_000, '{"hostname": 1}', "\x00"], ids=lambda text: ascii(text[:9]))
 def test_whatever_another_machine_says_is_refused_in_words(text: str) -> None:
-    with pytest.raises(DocumentError, match="no summary of a node"):
+    with pytest.raises(DocumentError, match="not a summary of a node"):
         NodeSummary.from_json(text)
 
 
