@@ -95,8 +95,8 @@ VALUES: tuple[ValueRow, ...] = (
     ValueRow("pcie_lanes", "PCIe lanes", "1", ("pcieLinkWidth",)),
     ValueRow("pcie_lanes_maximum", "most PCIe lanes", "1", ("maxPcieLinkWidth",)),
     # Those of the whole chip include those of the device memory.
-    ValueRow("corrected_errors", "memory errors corrected", "1", ("correctedEccErrors", "correctedMemoryErrors")),
-    ValueRow("uncorrected_errors", "memory errors not corrected", "1", ("uncorrectedEccErrors", "uncorrectedMemoryErrors")),
+    ValueRow("corrected_errors", "corrected errors", "1", ("correctedEccErrors", "correctedMemoryErrors")),
+    ValueRow("uncorrected_errors", "uncorrected errors", "1", ("uncorrectedEccErrors", "uncorrectedMemoryErrors")),
     ValueRow("last_xid", "last Xid", "1", ("lastXid",)),
     ValueRow("xid_errors", "Xid errors", "1", ("xidErrors",)),
 )
@@ -327,9 +327,9 @@ def device_view(
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     notes += _throttle_notes(metrics, values, throttled)
     if (uncorrected := values.get("uncorrected_errors")) and all(one.rule != "ecc_uncorrected" for one in found):
-        notes.append(("warn", f"{uncorrected:.0f} memory errors not corrected", ""))
+        notes.append(("warn", f"{uncorrected:.0f} uncorrected errors", ""))
     if corrected := values.get("corrected_errors"):
-        notes.append(("ok", f"{corrected:.0f} memory errors corrected", ""))
+        notes.append(("ok", f"{corrected:.0f} corrected errors", ""))
     errors, links = _errors(metrics), _links(metrics, most_links)
     notes += errors + [one for one in links if one[0] != "ok"]
     # A value that the source never provides is no problem, one that it should provide is.

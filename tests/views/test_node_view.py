@@ -137,9 +137,9 @@ def test_errors_and_links_are_told() -> None:
     node.set("gpu.1", {**links, "nvlink.3.state": 0, "pcieLinkWidth": 4})
     first, second = node_view(node.record()).devices
     assert first.state == "warn"
-    assert first.notes[0] == "2 memory errors not corrected"
+    assert first.notes[0] == "2 uncorrected errors"
     assert (first.values["corrected_errors"], first.values["uncorrected_errors"]) == (5, 2)  # those of the whole chip, if it counts them
-    assert "5 memory errors corrected" in first.notes
+    assert "5 corrected errors" in first.notes
     assert first.errors == ("Xid 79: the GPU has fallen off the bus",)
     assert second.state == "warn"
     assert second.links == ("PCIe 5.0 x4 of x16", "NVLink 17 of 18 up")
@@ -148,9 +148,9 @@ def test_errors_and_links_are_told() -> None:
 def test_what_a_finding_says_is_not_said_twice() -> None:
     node = Node(1)
     node.set("gpu.0", {"uncorrectedMemoryErrors": 2})
-    node.find("ecc_uncorrected", "critical", "gpu.0", "memory errors that could not be corrected: 2")
+    node.find("ecc_uncorrected", "critical", "gpu.0", "uncorrected errors: 2 (memory)")
     device = view_of(node)
-    assert device.notes == ("memory errors that could not be corrected: 2",)
+    assert device.notes == ("uncorrected errors: 2 (memory)",)
     assert device.state == "bad"
 
 

@@ -159,7 +159,7 @@ def test_a_dump_finds_what_the_first_reading_of_watch_finds() -> None:
     node.set("gpu.2", {"uncorrectedMemoryErrors": 1, "correctedMemoryErrors": 5})
     shown = formats.screen(node.record().snapshot, 120)
     assert [about(shown, key).count("critical") for key in ("gpu.0", "gpu.1", "gpu.2")] == [1, 0, 1]
-    assert [about(shown, key).count("errors that could not be corrected: 1") for key in ("gpu.0", "gpu.2")] == [1, 1]
+    assert [about(shown, key).count("uncorrected errors: 1") for key in ("gpu.0", "gpu.2")] == [1, 1]
     assert shown.count("Results since then may be wrong") == 1
 
 
