@@ -22,10 +22,6 @@ LARGEST = 1 << 16
 """Maximum size of the file in bytes."""
 
 
-class SavedChoicesError(AccelMetricsError):
-    """The file of saved choices cannot be read or written, or has an invalid value. The message names the problem."""
-
-
 def _texts(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
@@ -65,7 +61,7 @@ def read_choices(choices: Choices) -> Choices:
     """Return the choices, updated from the file. They are unchanged if there is no file.
 
     Raises:
-        SavedChoicesError: The file cannot be used.
+        AccelMetricsError: The file cannot be used. The message names the problem.
     """
     path = choices_path()
     try:
@@ -88,15 +84,15 @@ def read_choices(choices: Choices) -> Choices:
     return replace(choices, **given)
 
 
-def _unusable(path: Path, why: object) -> SavedChoicesError:
-    return SavedChoicesError(f"the saved choices in {path} are ignored: {why}; W saves new ones")
+def _unusable(path: Path, why: object) -> AccelMetricsError:
+    return AccelMetricsError(f"the saved choices in {path} are ignored: {why}; W saves new ones")
 
 
 def write_choices(choices: Choices) -> Path:
     """Save the choices and return the path of the file.
 
     Raises:
-        SavedChoicesError: They cannot be written.
+        AccelMetricsError: They cannot be written.
     """
     from accelmetrics.exporters.files import replace_file  # here, to keep it out of the start of `watch`: few users save
 
@@ -107,5 +103,5 @@ def write_choices(choices: Choices) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, f"{text}\n".encode())
     except OSError as error:
-        raise SavedChoicesError(f"the choices cannot be saved in {path}: {error.strerror}") from error
+        raise AccelMetricsError(f"the choices cannot be saved in {path}: {error.strerror}") from error
     return path

@@ -307,14 +307,14 @@ class LastRow:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = -1 if descriptor is None else descriptor
         self._guard = TerminalGuard(self._descriptor, self._descriptor)
-        self._told: Size | None = None
+        self._size: Size | None = None
         self._content: object = None
         self._usable = descriptor is not None and capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables for a child process's environment, which tell it that the row is in use."""
-        return {} if self._told is None else {MARK: terminal_number(self._descriptor)}
+        return {} if self._size is None else {MARK: terminal_number(self._descriptor)}
 
     def draw(self, content: object, text: Callable[[int], str]) -> None:
         """Show a content, unless it is already shown at the current size.
@@ -328,24 +328,24 @@ class LastRow:
         try:
             if not in_foreground(self._descriptor):
                 self.release()
-            elif content is self._content and self._told == read_size(self._descriptor):
+            elif content is self._content and self._size == read_size(self._descriptor):
                 return
             # After Ctrl-S the terminal takes no text, and a write would block.
-            elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
+            elif select.select([], [self._descriptor], [], 0)[1] and (size := self._reserved()) is not None:
                 # The last column stays empty: after a character there some terminals begin a new row.
-                self._send(f"{SAVE}\x1b[{told[0] + 1};1H{PLAIN}{text(told[1] - 1)}{REST_OF_LINE}{RESTORE}")
+                self._send(f"{SAVE}\x1b[{size[0] + 1};1H{PLAIN}{text(size[1] - 1)}{REST_OF_LINE}{RESTORE}")
                 self._content = content
         except OSError:  # the terminal is closed
             self._usable = False
 
     def release(self) -> None:
         """Clear the row and return it to the terminal. The next content reserves it again."""
-        told, self._told = self._told, None
-        if told is None:
+        reserved, self._size = self._size, None
+        if reserved is None:
             return
         with suppress(OSError):
             size = read_size(self._descriptor)
-            full = with_rows(told, 1) if size == told else size  # another size: the window was resized, and includes the row
+            full = with_rows(reserved, 1) if size == reserved else size  # another size: the window was resized, and includes the row
             self._send(GIVE_BACK)
             if full != size:
                 fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *full))
@@ -359,19 +359,19 @@ class LastRow:
     def _reserved(self) -> Size | None:
         """Reserve the row, again if the window was resized. Return the size for the program; None if the terminal is too small."""
         size = read_size(self._descriptor)
-        if size == self._told:
+        if size == self._size:
             return size
-        self._told = None
+        self._size = None
         if size[0] < FEWEST_ROWS or size[1] < FEWEST_COLUMNS:
             return None
-        told = with_rows(size, -1)
-        packed = struct.pack("HHHH", *told)
+        smaller = with_rows(size, -1)
+        packed = struct.pack("HHHH", *smaller)
         self._guard.expect(GIVE_BACK, (packed, struct.pack("HHHH", *size)))
         # Down and up first: if the cursor is on the last row, this scrolls its line out of the row to be reserved.
-        self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told[0]}r{RESTORE}")
+        self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{smaller[0]}r{RESTORE}")
         fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, packed)
-        self._told = told
-        return told
+        self._size = smaller
+        return smaller
 
     def _send(self, text: str) -> None:
         write_all(self._descriptor, text.encode("utf-8"))
@@ -476,7 +476,7 @@ class KeyDecoder:
                 keys.append(CONTROL.get(text[0], text[0] if text[0].isprintable() else ""))
                 text = text[1:]
             elif found := SEQUENCE.match(text):
-                keys.append(_report(found[0]) or _background(found[0]) or _name(found[0]))
+                keys.append(_pressed(found[0]))
                 text = text[found.end() :]
             elif BEGUN.match(text):
                 self._rest = text
@@ -492,21 +492,13 @@ class KeyDecoder:
         return ["escape"] if rest == "\x1b" else []
 
 
-def _report(sequence: str) -> MouseReport | None:
-    """Return the mouse report of a complete sequence; None for any other sequence."""
-    found = REPORT.fullmatch(sequence)
-    kind = None if found is None else BUTTONS.get(int(found[1]) & ~SHIFT_ALT_CTRL)
-    return None if found is None or kind is None else MouseReport(kind, max(0, int(found[3]) - 1), max(0, int(found[2]) - 1))
-
-
-def _background(sequence: str) -> Background | None:
-    """Return the background of an answer to ``ASK_BACKGROUND``; None for any other sequence."""
-    found = ANSWER.fullmatch(sequence)
-    return None if found is None else Background(*(int(part, 16) / (16 ** len(part) - 1) for part in found.groups()))
-
-
-def _name(sequence: str) -> str:
-    """Return the key of a complete sequence, ignoring Shift, Alt and Ctrl. Empty for an unknown sequence."""
+def _pressed(sequence: str) -> Pressed:
+    """Return the meaning of a complete sequence, ignoring Shift, Alt and Ctrl. Empty for an unknown one."""
+    if found := REPORT.fullmatch(sequence):
+        kind = BUTTONS.get(int(found[1]) & ~SHIFT_ALT_CTRL)
+        return "" if kind is None else MouseReport(kind, max(0, int(found[3]) - 1), max(0, int(found[2]) - 1))
+    if found := ANSWER.fullmatch(sequence):
+        return Background(*(int(part, 16) / (16 ** len(part) - 1) for part in found.groups()))
     if sequence in LINUX:
         return LINUX[sequence]
     if sequence.startswith("\x1b["):

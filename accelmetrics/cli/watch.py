@@ -82,7 +82,7 @@ NEEDED = {"--speed": ("replay",), "--host": ("file", "replay"), "--fleet-token-f
 def run(options: Namespace, out: Stdout) -> int:
     """Show readings until stopped. Return 1 if lines could not be printed."""
     if not Path(options.save_dir).is_dir():
-        raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
+        raise arguments.UsageError(f"--save-dir {options.save_dir!r} is not a directory")
     place = _place(options)
     levels = WarningLevels(options.hot_temperature, options.hot_memory)
     descriptor = None if options.plain else out.descriptor
@@ -130,14 +130,14 @@ def _place(options: Namespace) -> str:
     given = [*(["file"] if options.file else []), *given] or views
     words = ["a file" if name == "file" else f"--{name}" for name in given]
     if len(given) > 1:
-        raise arguments.UsageError(f"{' and '.join(words)} exclude each other: one place is shown at a time")
+        raise arguments.UsageError(f"{' and '.join(words)} exclude each other: choose one")
     place = given[0] if given else ""
     for flag in options.flags_given:
         if place and flag in LOCAL:
-            raise arguments.UsageError(f"{flag} is about what this machine reads: with {words[0]} it has no meaning")
+            raise arguments.UsageError(f"{flag} is for readings of this machine: leave it out with {words[0]}")
         if place not in NEEDED.get(flag, (place,)):
-            needed = " and ".join("a file" if name == "file" else f"--{name}" for name in NEEDED[flag])
-            raise arguments.UsageError(f"{flag} is for {needed}")
+            needed = " or ".join("a file" if name == "file" else f"--{name}" for name in NEEDED[flag])
+            raise arguments.UsageError(f"{flag} needs {needed}")
     return place
 
 
@@ -189,7 +189,7 @@ def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
                 out.show(folded(f"{datetime.fromtimestamp(source.view.time_ns / 1e9).astimezone():%H:%M:%S} {line}"))
             before = source.view
         if bool(source.notice) != bool(notice):
-            out.show(folded(f"{now()} {source.notice or 'it answers again'}"))
+            out.show(folded(f"{now()} {source.notice or 'answers again'}"))
         notice = source.notice
         for line in typed(LOOK):
             if line.strip().lower() == "q":
@@ -201,22 +201,22 @@ def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
 def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
     """Print one line per change until stopped, and one per node after Enter. ``q`` and Enter end the command."""
     typed = line_input()
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
     while not stopped.signal:
         if fleet.look():
             for answer in fleet.answers:
                 summary = answer.summary
-                stand: object = bool(answer.failure)
+                state: object = bool(answer.failure)
                 if summary is not None:
                     worst = summary.worst and summary.worst.key
                     counts = summary.lost, summary.unanswered, summary.failed
-                    stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, counts
-                if stand != told.get(answer.name):
+                    state = answer.state, worst, tuple(summary.kinds.items()), summary.findings, counts
+                if state != reported.get(answer.name):
                     out.show(folded(f"{now()} {node_words(answer)}"))
-                told[answer.name] = stand
-            for name in told.keys() - {answer.name for answer in fleet.answers}:
+                reported[answer.name] = state
+            for name in reported.keys() - {answer.name for answer in fleet.answers}:
                 out.show(f"{now()} {name}: no longer listed\n")
-                del told[name]
+                del reported[name]
         for line in typed(LOOK):
             if line.strip().lower() == "q":
                 stopped.ask(signal.SIGINT)
@@ -234,8 +234,8 @@ def folded(text: str) -> str:
 def node_words(answer: NodeAnswer) -> str:
     """Return a node's state as one sentence."""
     summary = answer.summary
-    had = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
-    words = ", ".join(filter(None, [*had, node_note(answer)]))
+    devices = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
+    words = ", ".join(filter(None, [*devices, node_note(answer)]))
     return " ".join(filter(None, (STATE_MARKS[answer.state], f"{answer.name}: {words}")))
 
 
@@ -285,10 +285,10 @@ def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
     yield from (_source(source) for name, source in silent.items() if name not in was_silent)
     yield from (f"source {name}: answers again" for name in was_silent if name not in silent)
     begun = {} if before is None else {(one.rule, one.key): one for one in before.findings}
-    lasting = {(one.rule, one.key): one for one in view.findings}
-    for one in alike(_unsaid(view, [one for which, one in lasting.items() if which not in begun])):
+    active = {(one.rule, one.key): one for one in view.findings}
+    for one in alike(_without_silent(view, [one for which, one in active.items() if which not in begun])):
         yield _finding(one) + (f"; {printable(one.advice)}" if one.advice else "")
-    for one in alike([one for which, one in begun.items() if which not in lasting and one.rule not in GONE]):
+    for one in alike([one for which, one in begun.items() if which not in active and one.rule not in GONE]):
         seconds = max(0.0, (view.time_ns - one.since_ns) / 1e9)
         yield f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
 
@@ -298,10 +298,10 @@ def overview(view: NodeView) -> Iterator[str]:
     yield _head(view)
     yield from map(_source, view.silent)
     yield from (f"{device.label} {device.name}: {_device(device)}" for device in view.devices)
-    yield from map(_finding, alike(_unsaid(view, view.findings)))
+    yield from map(_finding, alike(_without_silent(view, view.findings)))
 
 
-def _unsaid(view: NodeView, findings: Iterable[Finding]) -> list[Finding]:
+def _without_silent(view: NodeView, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings without the ones about a silent device, which its own line covers."""
     silent = {device.key for device in view.devices if device.silent is not None}
     return [one for one in findings if one.rule not in GONE or one.key not in silent]
@@ -326,17 +326,16 @@ def _head(view: NodeView) -> str:
 def _device(device: DeviceView) -> str:
     values = device.values
     # Findings have separate lines, so their messages are not repeated here.
-    said = {f"{begin}{printable(one.message)}" for one in device.findings for begin in ("", LAST_SEEN)}
+    findings = {f"{begin}{printable(one.message)}" for one in device.findings for begin in ("", LAST_SEEN)}
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
-    limit = values.get("power_limit_watts")
     parts = [
         f"util {percent(values['utilization'])}" if "utilization" in values else "",
         "" if used is None else f"memory {memory(used, total)}",
-        watts(values["power_watts"], limit) if "power_watts" in values else "",
+        watts(values["power_watts"], values.get("power_limit_watts")) if "power_watts" in values else "",
         celsius(values["temperature_celsius"]) if "temperature_celsius" in values else "",
-        *(note for note in device.notes if note not in said),
+        *(note for note in device.notes if note not in findings),
     ]
-    return ", ".join(filter(None, parts)) or "says nothing"
+    return ", ".join(filter(None, parts)) or "no values"
 
 
 def _source(source: SourceRow) -> str:

@@ -69,7 +69,7 @@ def access_of(options: Namespace, password: str = "") -> Access:
             headers["Authorization"] = f"Bearer {Path(options.fleet_token_file).read_text(encoding='utf-8').strip()}"
         return headers, ssl.create_default_context(cafile=options.fleet_ca) if options.fleet_ca else None
     except (OSError, ValueError) as error:
-        raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
+        raise InvalidOptionError(f"cannot read --fleet-token-file or --fleet-ca: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class NodePolls(Generic[T]):
             raise
         read = guarded(self._read, answer.body.decode("utf-8", "replace"))
         if read.failure is not None:
-            return self._failed(known, f"it answers with something else: {read.failure.detail}")
+            return self._failed(known, f"unexpected answer: {read.failure.detail}")
         return NodeState(known.node, read.value, time.monotonic(), tag=answer.headers.get("Etag", ""))
 
     def _answered(self, known: NodeState[T], asked: asyncio.Task[NodeState[T]]) -> NodeState[T]:
@@ -195,13 +195,13 @@ class NodePolls(Generic[T]):
             return asked.result()
         if not isinstance(error, HTTPClientError):
             return self._failed(known, f"{type(error).__name__}: {error}")
-        said = ""
+        failure = str(error)
         if error.response is not None and error.response.headers.get("Content-Type", "").startswith(("text/plain", "application/json")):
-            said = error.response.body.decode("utf-8", "replace")  # accelmetrics serve and Prometheus give the reason here
-        failure = f"{error}: {words(said)}" if said else str(error)
+            # accelmetrics serve and Prometheus give the reason here.
+            failure = ": ".join(filter(None, (failure, words(error.response.body.decode("utf-8", "replace")))))
         if error.code == 404:
             path = self._path.partition("?")[0]
-            failure += f"; {path} is answered by {'Prometheus' if path.startswith('/api/v1/') else 'accelmetrics serve of this release'}"
+            failure += f"; {path} needs {'Prometheus' if path.startswith('/api/v1/') else 'accelmetrics serve of this release'}"
         return self._failed(known, failure)
 
     def _failed(self, known: NodeState[T], failure: str) -> NodeState[T]:
@@ -296,7 +296,7 @@ def parse_address(url: str, flag: str, wanted: str) -> tuple[Node, str]:
         if parts.scheme not in ("http", "https") or not parts.hostname or (parts.port or 1) < 1 or parts.query or parts.fragment:
             raise ValueError
     except ValueError:
-        raise UsageError(f"{flag} {without_passwords(url)!r} is no address of {wanted}") from None
+        raise UsageError(f"{flag} {without_passwords(url)!r} is not an address of {wanted}") from None
     path = parts.path.rstrip("/").removesuffix(METRICS) + METRICS
     node = Node(parts.netloc.rpartition("@")[2], {"__metrics_path__": path}, parts.scheme)
     return node, f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
@@ -401,14 +401,14 @@ def read_nodes(text: str) -> list[NodeAnswer]:
             node = nodes.setdefault((labels.get("job", ""), labels.get("instance", "")), {})
             node.setdefault(labels.get("__name__", ""), []).append((labels, float(one["value"][0]), float(one["value"][1])))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError, AttributeError) as error:
-        raise DocumentError(f"this is no answer of a Prometheus: {type(error).__name__}: {error}") from error
+        raise DocumentError(f"this is not an answer of Prometheus: {type(error).__name__}: {error}") from error
     found = {key: node for key, node in sorted(nodes.items()) if NODES in node}
     if not found:
         seen = {name for node in nodes.values() for name in node}
         if seen - {ALERTS} and not any(":" in name for name in seen):
-            why = "it has series of accelmetrics and none of its recording rules: load deploy/prometheus/recording.yml under rule_files"
+            why = "Prometheus lacks the recording rules of accelmetrics: load deploy/prometheus/recording.yml under rule_files"
         else:
-            why = "it has no series of accelmetrics serve: see its targets, and docs/alerts.md for the rules that it needs"
+            why = "Prometheus has no series of accelmetrics serve: check its targets, and docs/alerts.md for the rules that it needs"
         return [NodeAnswer("", failure=why)]
     # Two jobs may scrape the same instance. Then the name includes the job.
     named = Counter(instance for _, instance in found)
@@ -424,8 +424,7 @@ def _answer(name: str, series: Mapping[str, Sequence[Series]]) -> NodeAnswer:
     """
     values = {what: found[-1][2] for what, found in series.items()}
     if not values.get(NODE_UP):
-        away = "accelmetrics serve reads nothing there" if NODE_UP in values else "no answer: Prometheus gets nothing from it"
-        return NodeAnswer(name, failure=away)
+        return NodeAnswer(name, failure="accelmetrics serve reads nothing" if NODE_UP in values else "no answer to Prometheus")
     busy: dict[str, list[float]] = {}  # a Trainium has a series for each core
     alerts: dict[str, dict[str, State]] = {}
     # Only whole devices count: a key of a partition, such as gpu.0.mig.1, has more dots.

@@ -17,8 +17,7 @@ from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import vitals
 from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
 from accelmetrics.views.node_view import SHORTEST, host_values
-from accelmetrics.views.trails import BUCKETS, HOST_KEY, HOST_VALUES, SCALES, SPANS
-from accelmetrics.views.training import TrainingSeries
+from accelmetrics.views.trails import BUCKETS, HOST_KEY, HOST_VALUES, SCALES, SPANS, TrainingSeries
 
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 BUDGET = 0.04
@@ -67,17 +66,17 @@ class ReplaySource(WatchSource):
         self._filling: Generator[None, None, None] | None = None
         # A pipe, for example, has no places to jump to.
         if not Path(path).is_file() and Path(path).exists():
-            raise UsageError(f"{path}: it is no file, in which places can be gone to")
+            raise UsageError(f"{path} is not a regular file, so a replay cannot seek in it")
         try:
             first = self._open()
         except OSError as error:
-            raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
+            raise UsageError(f"cannot read the recording {path}: {error.strerror or error}") from error
         except DocumentError as error:
             self.close()
             raise UsageError(str(error)) from error
         if first is None and self._reader.skipped:
             self.close()
-            raise UsageError(f"{path} is no recording: {self._reader.complaint}")
+            raise UsageError(f"{path} is not a recording: {self._reader.complaint}")
         self._index.extend(BUDGET)
         self._clock = self._index.first_ns if first is None else first.snapshot.time_ns
         self._reader.jump(START)
@@ -100,7 +99,7 @@ class ReplaySource(WatchSource):
         if self.record is not None or not self._index.complete or not self._host:
             return ""
         known = ", ".join(":".join(filter(None, names)) for names in self._index.names)
-        return f"{self._name} has no record of {self._host}: there are {known}"
+        return f"{self._name} has no record of {self._host}, only of {known}"
 
     def look(self) -> bool:
         """Play the records that are due. Return whether the view or the place has changed."""
@@ -141,7 +140,7 @@ class ReplaySource(WatchSource):
         if key in faster:
             place = min(range(len(SPEEDS)), key=lambda number: abs(SPEEDS[number] - self._speed))
             self._speed = SPEEDS[min(max(place + faster[key], 0), len(SPEEDS) - 1)]
-            return f"{self._speed:g} recorded seconds in a second"
+            return f"{self._speed:g} recorded seconds per second"
         if key in ("p", " "):
             self._playing, self._live = not self._playing, False
         elif key in ("left", "right"):
@@ -150,11 +149,11 @@ class ReplaySource(WatchSource):
             self._go(0)
         elif key == "end":
             self._go_to_end()
-            return "the end: what is added is shown as it comes"
+            return "at the end: new readings appear as they are recorded"
         elif key == "n":
             names = list(self._index.names)
             if len(names) < 2:
-                return "the recording is of this host and rank alone" if self._index.complete else "no other host is known yet"
+                return "the recording has no other host or rank" if self._index.complete else "no other host or rank found yet"
             self._names = names[(names.index(self._names) + 1) % len(names)] if self._names in names else names[0]
             self._go(self._clock)
             return f"{':'.join(filter(None, self._names))}, {names.index(self._names) + 1} of {len(names)}"

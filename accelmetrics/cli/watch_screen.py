@@ -22,7 +22,7 @@ from accelmetrics.backends.kit.processes import DriverNumbers, holds, node_patte
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
 from accelmetrics.cli.output import Stdout, WriteError, writing_to
-from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
+from accelmetrics.cli.saved_choices import read_choices, write_choices
 from accelmetrics.cli.terminal import (
     Background,
     MouseReport,
@@ -74,7 +74,7 @@ SAID_SECONDS = 10.0
 """Seconds for which a message is shown."""
 ANSWER_SECONDS = 0.2
 """Seconds after the start up to which the end of the program waits for the terminal's answer about its background."""
-NO_KEYS = "Ctrl-C ends it"
+NO_KEYS = "Ctrl-C quits"
 
 
 # Signals to processes on devices. A signal must reach exactly the process that the user was asked about, or none. A driver reports the
@@ -108,16 +108,16 @@ class ProcessHandle:
 
     def __init__(self, pid: int, devices: Collection[DeviceIdentity], listed: Collection[int]) -> None:
         if pid == os.getpid():
-            raise SignalError(f"process {pid} is this program: q ends it")
+            raise SignalError(f"process {pid} is watch itself: q quits")
         if sysroot():
-            raise SignalError(f"process {pid} is looked up below {sysroot()}: its number may be another one here")
+            raise SignalError(f"process {pid} belongs to the system below {sysroot()}: here, the number may mean another process")
         if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-            raise SignalError("signals are sent on Linux alone")
+            raise SignalError("sending signals needs Linux 5.3 or later")
         try:
             self._descriptor = os.pidfd_open(pid)
         except ProcessLookupError as error:
-            here = DriverNumbers(listed).shared
-            raise SignalError(f"process {pid} {'has ended' if here else 'is not in this PID namespace, or has ended'}") from error
+            why = "has ended" if DriverNumbers(listed).shared else "is not in this PID namespace, or has ended"
+            raise SignalError(f"process {pid} {why}") from error
         except OSError as error:
             raise SignalError(f"process {pid} cannot be signalled: {error.strerror or error}") from error
         self.pid = pid
@@ -159,17 +159,17 @@ class ProcessHandle:
         """
         nodes = "|".join(pattern for device in devices if (pattern := node_pattern(device)))
         if not nodes:
-            raise SignalError(f"which process holds this device cannot be verified: process {pid} is not signalled")
+            raise SignalError(f"process {pid}: its use of the device cannot be verified, because the device's files are unknown")
         held = holds(pid, nodes)
         if held is None:
-            raise SignalError(f"process {pid} belongs to another user: whether it holds the device cannot be seen")
+            raise SignalError(f"process {pid} belongs to another user: its use of the device cannot be verified")
         if self.ended:
             raise SignalError(f"process {pid} has ended")
         if not held:
-            raise SignalError(f"process {pid} here does not hold the device: the driver may mean a process outside this container")
+            raise SignalError(f"process {pid} does not hold the device: the driver may mean a process outside this container")
         found = DriverNumbers(listed, next(iter(devices)).backend).find(pid, nodes)
         if found != pid:
-            raise SignalError(found if isinstance(found, str) else f"process {pid} of the driver has the number {found} here")
+            raise SignalError(found if isinstance(found, str) else f"the driver's process {pid} has the number {found} here")
 
 
 # Keys and the mouse as functions from the picture on the screen to new choices, without other effects.
@@ -239,8 +239,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     if key in MOVES or key in ("left", "right"):
         return moved(key, picture)
     if key == " " and choices.process:
-        tagged = choices.tagged ^ {choices.process}
-        return moved("down", replace(picture, choices=replace(choices, tagged=tagged)))
+        return moved("down", replace(picture, choices=replace(choices, tagged=choices.tagged ^ {choices.process})))
     longer = [scale for scale, seconds in SCALES.items() if seconds > SPANS[choices.scale]]
     shorter = [scale for scale, seconds in SCALES.items() if seconds < SPANS[choices.scale]]
     switched: dict[str, dict[str, Any]] = {
@@ -296,19 +295,18 @@ def with_metric(choices: Choices, metrics: Sequence[str]) -> dict[str, Any]:
 
 def ordered_by(key: str, choices: Choices) -> Choices:
     """Return the choices after a key in the menu of orders. A letter chooses an order, or reverses it if it is the current one."""
-    name = ROWS[choices.pane][0]
-    letters = order_letters(choices.pane)
+    name, letters = ROWS[choices.pane][0], order_letters(choices.pane)
     now, reverse = choices.order
-    orders = tuple(letters.values())
     if key in ("left", "up", "right", "down"):
-        now, reverse = _next(orders, now, 1 if key in ("right", "down") else -1), False
+        now, reverse = _next(tuple(letters.values()), now, 1 if key in ("right", "down") else -1), False
     elif key in letters:
         now, reverse = letters[key], letters[key] == now and not reverse
     elif key in ("z", "O"):
         reverse = not reverse
-    kept = key in ("left", "up", "right", "down", "z", "O") or key not in {*letters, "enter", "escape", "f6"}
     given: dict[str, Any] = {f"{name}_order": now, f"{name}_reverse": reverse}
-    return replace(choices, menu=choices.menu if kept else "", **given)
+    if key in {*letters, "enter", "escape", "f6"}:
+        given["menu"] = ""
+    return replace(choices, **given)
 
 
 def with_columns(key: str, choices: Choices) -> Choices:
@@ -316,8 +314,8 @@ def with_columns(key: str, choices: Choices) -> Choices:
     name, title = ROWS[choices.pane][0], column_letters(choices.pane).get(key)
     if title is None:
         return replace(choices, menu="" if key in ("enter", "escape", "c") else choices.menu)
-    given: dict[str, Any] = {f"{name}_hidden": getattr(choices, f"{name}_hidden") ^ {title}}
-    return replace(choices, **given)
+    hidden: dict[str, Any] = {f"{name}_hidden": getattr(choices, f"{name}_hidden") ^ {title}}
+    return replace(choices, **hidden)
 
 
 def spot_at(report: MouseReport, picture: Picture) -> Spot | None:
@@ -443,7 +441,7 @@ class ScreenProgram(ABC):
         self.choices = Choices()
         try:
             self.choices = read_choices(self.choices)
-        except SavedChoicesError as error:
+        except AccelMetricsError as error:
             self.say(str(error))
         # The option overrides a saved theme. An explicit `--theme auto` does too.
         if options.theme != "auto" or "--theme" in options.flags_given:
@@ -527,7 +525,7 @@ class ScreenProgram(ABC):
         """Save the choices for the next start, and show a message."""
         try:
             self.say(f"saved orders, columns, graphs and theme in {write_choices(self.choices)}")
-        except SavedChoicesError as error:
+        except AccelMetricsError as error:
             self.say(str(error))
 
     def _choose(self, key: str, metrics: Sequence[str]) -> None:
@@ -628,8 +626,7 @@ class WatchScreen(ScreenProgram):
         source = self._source
         if not self.choices.paused or self._view is None:
             self._view = source.view
-        stopped = self._view.time_ns if self.choices.paused and self._view is not None else None
-        source.trails.until_ns = self.choices.until_ns or stopped
+        source.trails.until_ns = self.choices.until_ns or (self._view.time_ns if self.choices.paused and self._view is not None else None)
         size = screen_size(self.descriptor)
         usual = source.notice or (source.error if self._view is None else "" if os.isatty(0) else NO_KEYS)
         given = replace(
@@ -647,33 +644,30 @@ class WatchScreen(ScreenProgram):
         source = self._source
         if self._asked:
             self._answer(key)
-        elif self.choices.menu:
+        elif self.choices.menu or self.choices.input:
             self._choose(key, ())
-        elif self.choices.input is None and key in ("q", "Q", "f10"):
+        elif key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
-        elif self.choices.input is None and key == "S":
+        elif key == "S":
             if source.record is not None:
                 self._save("", source.record.snapshot.to_json() + "\n")
-        elif self.choices.input is None and key == "W":
+        elif key == "W":
             self._keep()
-        elif self.choices.input is None and key == "s" and self.choices.overlay == "summary":
+        elif key == "s" and self.choices.overlay == "summary":
             self._save("-summary", source.summary())
-        elif self.choices.input is None and key == "s":
+        elif key == "s":
             self.choices = replace(self.choices, overlay="summary", overlay_top=0)
-        elif self.choices.input is None and key == "r":
+        elif key == "r":
             source.reset()
-            self.say("the history is empty, and the summary begins anew")
-        elif self.choices.input is None and key in ("x", "f9"):
+            self.say("the history was cleared and the summary restarted")
+        elif key in ("x", "f9"):
             self._ask()
-        elif (
-            not (self.choices.input or self.choices.overlay)
-            and (answer := source.press(meant(key, self.choices), self.choices.scale)) is not None
-        ):
+        elif not self.choices.overlay and (answer := source.press(meant(key, self.choices), self.choices.scale)) is not None:
             self.say(answer)
         else:
             before, graphs = self.choices.until_ns, self.choices.graphs
             self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
-            if key == "[" and self.choices.until_ns == before and not self.choices.input:
+            if key == "[" and self.choices.until_ns == before:
                 self.say("no earlier history")
             if key == "a" and self.choices.graphs != graphs and self.choices.beside:
                 self.say("a graph of several metrics shows one device: B removes a metric")
@@ -681,20 +675,22 @@ class WatchScreen(ScreenProgram):
 
     def _follow(self) -> None:
         """Keep a history of the metrics in the graph, and of the metrics in the groups of an opened device."""
-        opened = [name for number, names in GROUPS.values() for name in names[:number]] if self.choices.overlay == "details" else []
-        for metric in (*self.choices.beside, self.choices.metric, *opened):
+        metrics = [*self.choices.beside, self.choices.metric]
+        if self.choices.overlay == "details":
+            metrics += [name for number, names in GROUPS.values() for name in names[:number]]
+        for metric in metrics:
             self._source.follow(metric)
 
     def _ask(self) -> None:
         """Ask whether to send a signal to the tagged processes, or to the chosen one if none is tagged."""
         if self.options.read_only:
-            self.say("no signals are sent: watch was started with --read-only")
+            self.say("no signals: watch was started with --read-only")
             return
         view, tagged = self._view, self.choices.tagged
         wanted = tagged or ({self.choices.process} if self.choices.pane == "processes" else frozenset())
         rows = [] if view is None else [one for one in view.processes if one.pid in wanted]
         if view is None or not rows or not self._source.local:
-            self.say("choose a process first: tab goes to their list" if self._source.local else "these processes are not on this machine")
+            self.say("select a process first: tab goes to their list" if self._source.local else "these processes are not on this machine")
             return
         self._refused, self._signal = [], CHOICES[0]
         for row in rows:
@@ -713,13 +709,13 @@ class WatchScreen(ScreenProgram):
         lines = []
         for row in rows:
             whose = f"user {row.user or 'unknown'}, on {', '.join(row.devices)}"
-            command = row.command or "its command is not known"
+            command = row.command or "command unknown"
             lines += [whose, command] if len(rows) == 1 else [f"{row.pid}, {whose}: {command}"]
         return (
             f"send {name} to {to}?",
             *lines,
-            *(f"left alone: {why}" for why in self._refused),
-            f"y sends {name}   left right: another signal   any other key sends nothing",
+            *(f"no signal: {why}" for why in self._refused),
+            f"y sends {name}   left right: another signal   any other key cancels",
         )
 
     def _answer(self, key: str | None) -> None:
@@ -741,9 +737,9 @@ class WatchScreen(ScreenProgram):
                     failed.append(str(error))
         self.choices = replace(self.choices, tagged=self.choices.tagged - set(sent))
         if key is not None:
-            pids = ", ".join(str(handle.pid) for handle, _ in asked) if not sent else ", ".join(map(str, sent))
-            words = [*failed, *([f"{self._signal.name} was sent to process {pids}"] if sent else [])]
-            self.say("; ".join(words) or f"nothing was sent to process {pids}")
+            if sent:
+                failed.append(f"{self._signal.name} was sent to process {', '.join(map(str, sent))}")
+            self.say("; ".join(failed) or "no signal was sent")
 
     def _save(self, kind: str, text: str) -> None:
         """Write a document into the chosen directory, under an unused name with the current time."""
@@ -811,11 +807,13 @@ class FleetScreen(ScreenProgram):
             else:
                 self._node[1].hush()
                 self._node[1].press(key)
-        elif self.choices.input is None and key in ("q", "Q", "f10"):
+        elif self.choices.menu or self.choices.input:
+            self._choose(key, ())
+        elif key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
-        elif self.choices.input is None and key == "W":
+        elif key == "W":
             self._keep()
-        elif self.choices.input is None and not (self.choices.overlay or self.choices.menu) and key == "enter" and self._fleet.opens:
+        elif key == "enter" and self._fleet.opens and not self.choices.overlay:
             self._open()
         else:
             self._choose(key, ())
@@ -842,7 +840,7 @@ class FleetScreen(ScreenProgram):
         name = self.choices.node
         source = self._fleet.opened(name, self._levels) if name else None
         if source is None:
-            self.say("there is no such node any more" if name else "there is no node to open")
+            self.say("this node is no longer listed" if name else "no node to open")
             return
         screen = WatchScreen(self.options, self.out, self.descriptor, self.stopped, source)
         screen.saved = self.saved

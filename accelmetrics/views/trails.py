@@ -1,4 +1,4 @@
-"""History for graphs in bounded memory: minimum, mean and maximum of each metric in buckets of equal time, and gaps.
+"""History for graphs in bounded memory: minimum, mean and maximum of each metric and each logged value in buckets of equal time, and gaps.
 
 Each time scale has its own ring of buckets, so adding a reading costs the same whether graphs show a minute or a day.
 """
@@ -6,16 +6,15 @@ Each time scale has its own ring of buckets, so adding a reading costs the same 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import floor, nan
+from math import floor, isfinite, nan
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import resolve
-from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.record import STEP_NAMES, WORK, Step, logged_number
 from accelmetrics.views.device_view import BY_NAME, VALUES, ValueRow
 from accelmetrics.views.node_view import NodeView
-from accelmetrics.views.training import TRAINING_VALUES, TrainingSeries
 
 SCALES: Mapping[str, float] = {"1 min": 60.0, "5 min": 300.0, "1 h": 3600.0, "24 h": 86400.0}
 """Time scales, each with its own ring of buckets: length in seconds, by name."""
@@ -52,6 +51,27 @@ HOST_VALUES: Mapping[str, ValueRow] = {
 """Values of the host that have a history, by their names in ``NodeView.host``."""
 OF_HOST = f"{HOST_KEY}."
 """Prefix of host values in the list of metrics that a graph can show."""
+TRAINING_VALUES: Mapping[str, ValueRow] = {
+    row.name: row
+    for row in (
+        ValueRow("loss", "loss", "1", STEP_NAMES["loss"]),
+        ValueRow("step_seconds", "step", "s", ("step_seconds",)),
+        ValueRow("tokens_per_second", "tokens/s", "1", ("tokens_per_second",)),
+        ValueRow("tokens_per_joule", "tokens/J", "1", ("tokens_per_joule",)),
+        ValueRow("learning_rate", "learning rate", "1", STEP_NAMES["learning_rate"]),
+        ValueRow("grad_norm", "gradient norm", "1", STEP_NAMES["grad_norm"]),
+        ValueRow("samples_per_second", "samples/s", "1", STEP_NAMES["samples_per_second"]),
+        ValueRow("samples_per_joule", "samples/J", "1", ("samples_per_joule",)),
+    )
+}
+"""Training values that graphs show, by name, the most important first. ``names`` are the names under which programs log them."""
+ADDED_UP = frozenset(f"{work}_per_second" for work in WORK)
+"""Rates that are summed over the processes of a program. Any other value is taken from the process that logged it."""
+HOLDS, LEAST_HOLD = 10.0, 5.0
+"""Time for which a rate counts in the sum: ``HOLDS`` of the process's steps, but at least ``LEAST_HOLD`` seconds.
+
+After that the process is assumed to have ended.
+"""
 MOST_PROCESSES = 64
 """Largest number of processes with a history. Each takes 1/8 MiB."""
 MOST_PROGRAMS = 16
@@ -156,6 +176,44 @@ class _Ring:
                 left = 0.0 if column in read else left - width
                 points.append(points[-1] if points and left > 0 else GAP)
         return points[-columns:]
+
+
+class TrainingSeries:
+    """Conversion of logged steps into values over time. Steps must be added in the order of their time."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, str], dict[int | None, tuple[float, float]]] = {}
+        """For each program and rate: by rank, the time in seconds since 1970 until which the rate counts, and the rate."""
+
+    def add(self, steps: Iterable[Step]) -> Iterator[tuple[str, int, dict[str, float | None]]]:
+        """Yield the program, the time and the values of each step. Values are named as in ``TRAINING_VALUES``.
+
+        The program is ``Step.node``: the machine's name, or empty if unknown. A value is None if the logged number is not finite, and
+        absent if the step does not have it. A rate in ``ADDED_UP`` is the sum over all processes of the program.
+        """
+        for step in steps:
+            found: dict[str, float | None] = {}
+            for name, row in TRAINING_VALUES.items():
+                value = logged_number(step.values, row.names)
+                if value is not None:
+                    found[name] = (self._sum(step, name, value) if name in ADDED_UP else float(value)) if isfinite(value) else None
+            if found:
+                yield step.node, step.time_ns, found
+
+    def _sum(self, step: Step, name: str, value: float) -> float:
+        """Return the sum of a rate over all processes of the step's program."""
+        seconds = step.values.get("step_seconds", 0.0)
+        # A logged step time may be NaN or infinite.
+        held = max(LEAST_HOLD, HOLDS * seconds) if isfinite(seconds) else LEAST_HOLD
+        now = step.time_ns / 1e9
+        if (step.node, name) not in self._rates:  # a new program: drop those that have ended
+            running = {program: rates for program, rates in self._rates.items() if any(until >= now for until, _ in rates.values())}
+            self._rates = {**running, (step.node, name): {}}
+        rates = self._rates[step.node, name]
+        rates[step.rank] = now + held, float(value)
+        for rank in [rank for rank, (until, _) in rates.items() if until < now]:
+            del rates[rank]
+        return sum(rate for _, rate in rates.values())
 
 
 class Trails:

@@ -54,7 +54,7 @@ def taken() -> Iterator[str]:
     [
         ("watch", ["--gpus", "77"], 2, "77"),
         ("watch", ["--backends", "nvidai"], 2, "Did you mean 'nvidia'"),
-        ("watch", ["--save-dir", "/nowhere"], 2, "is no directory"),
+        ("watch", ["--save-dir", "/nowhere"], 2, "is not a directory"),
         ("record", ["--gpus", "77"], 2, "77"),
         ("record", ["--exporter", "jsonll:x"], 2, "Did you mean 'jsonl'"),
         ("record", ["--exporter", "jsonl:/nowhere/x"], 2, "/nowhere"),

@@ -80,7 +80,7 @@ def test_a_process_that_is_not_certainly_on_the_device(holder: subprocess.Popen[
 
 def test_never_this_program(node: Path) -> None:
     """Even where it holds the device."""
-    with node.open(), pytest.raises(SignalError, match="is this program: q ends it"):
+    with node.open(), pytest.raises(SignalError, match="is watch itself: q quits"):
         ProcessHandle(os.getpid(), [GPU], [os.getpid()])
 
 
@@ -99,7 +99,7 @@ def test_in_a_container(holder: subprocess.Popen[bytes], monkeypatch: pytest.Mon
 def test_a_process_of_another_proc(holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number there may be another process's here."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", "/host")
-    with pytest.raises(SignalError, match="is looked up below /host: its number may be another one here"):
+    with pytest.raises(SignalError, match="belongs to the system below /host: here, the number may mean another process"):
         ProcessHandle(holder.pid, [GPU], [holder.pid])
     assert holder.poll() is None
 
@@ -119,5 +119,5 @@ def test_another_users_process(holder: subprocess.Popen[bytes], monkeypatch: pyt
 def test_a_system_without_descriptors_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers alone are not enough."""
     monkeypatch.delattr(os, "pidfd_open")
-    with pytest.raises(SignalError, match="on Linux alone"):
+    with pytest.raises(SignalError, match="needs Linux"):
         ProcessHandle(1, [GPU], [1])

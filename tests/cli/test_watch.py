@@ -283,7 +283,7 @@ def test_more_devices_than_rows(simulator: NvmlSimulator) -> None:
 def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:
     """There are no keys, and it says how it ends."""
     with on_terminal(*FAST, env=simulator.environment(), stdin=subprocess.DEVNULL) as terminal:
-        terminal.until("gpu.1", "^Ctrl-C ends it")
+        terminal.until("gpu.1", "^Ctrl-C quits")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert left(terminal)
@@ -380,7 +380,7 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
         terminal.until("gpu.1")
         simulator.rule("nvmlDeviceGetTemperature", hang=True)
         simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 1)
-        terminal.type("?", "show or leave this help")
+        terminal.type("?", "open or close this help")
         assert terminal.end("q") == 0
         assert left(terminal)
 

@@ -93,9 +93,9 @@ def test_a_node_that_hangs_holds_neither_the_keys_nor_the_end() -> None:
 @pytest.mark.parametrize(
     ("page", "status", "said"),
     [
-        ("<html>", 200, "it answers with something else: not JSON"),
-        ('{"a": 1}', 200, "it answers with something else: "),
-        ("", 404, "HTTP 404.*is answered by accelmetrics serve of this release"),
+        ("<html>", 200, "unexpected answer: not JSON"),
+        ('{"a": 1}', 200, "unexpected answer: "),
+        ("", 404, "HTTP 404.*needs accelmetrics serve of this release"),
         ("", 302, "HTTP 302"),
         ("no \x1b[31m", 401, "HTTP 401.*no "),
         ("x" * (5 << 20), 200, "no answer since"),
@@ -194,7 +194,7 @@ def test_what_is_meant_for_serve_or_for_all_chooses_no_view(place: str, simulato
     done = call("watch", "--config", str(file))
     assert (done.returncode, "ftp://nowhere" in done.stderr) == (2, True)
     done = call("watch", "--config", str(file), "--replay", "/no/recording")
-    assert "the recording /no/recording cannot be read" in one_line(done.stderr)
+    assert "cannot read the recording /no/recording" in one_line(done.stderr)
 
 
 class UnforeseenError(Exception):
@@ -218,7 +218,7 @@ def test_what_nobody_foresaw_is_told_and_asking_goes_on() -> None:
             return polls.states[node.target].failure if node.target in polls.states else ""
 
         try:
-            wait_for(lambda: re.search("something else: .*UnforeseenError: the sun", told()))
+            wait_for(lambda: re.search("unexpected answer: .*UnforeseenError: the sun", told()))
             unread.clear()
             wait_for(lambda: polls.states[node.target].content == "answer" and not told())
         finally:
@@ -311,7 +311,7 @@ def test_two_hundred_nodes(tmp_path: Path, simulator: NvmlSimulator) -> None:
         hosts.write_text("".join(f"127.0.0.{number}:{port}\n" for number in range(1, 201)))
         with on_terminal(*SEEN, "--fleet", str(hosts), columns=140, rows=40) as terminal:
             terminal.until("^200 nodes  2 gpu .*199 no answer")
-            terminal.type("?", "show or leave this help")
+            terminal.type("?", "open or close this help")
             terminal.type("?")
             terminal.type("\x1b[F", rf"^>[ !]127\.0\.0\.1:{port} .* 37 +48 ")
             wait_for(lambda: "1-" not in terminal.lines[1] and "200 of 200" in terminal.lines[1], what=lambda: terminal.text)

@@ -16,7 +16,8 @@ from typing import IO
 
 import pytest
 
-from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
+from accelmetrics.cli.saved_choices import read_choices, write_choices
+from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.views.terminal.choices import HIDDEN, Choices
 from tests.cli.shell import on_path
 from tests.cli.terminals import LIGHT_ROW, Terminal, on_terminal
@@ -152,7 +153,7 @@ def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Ter
     machine.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 5)
     assert len(watched.raw) == written
     assert "99%" not in watched.text
-    watched.type("?", "show or leave this help")
+    watched.type("?", "open or close this help")
     watched.type("? ", "99%")
 
 
@@ -161,7 +162,7 @@ def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) ->
     machine.gpu[1].set(temperature=97)
     with on_terminal(*FAST, "--rules", "overheating,overheating.seconds=0", rows=50, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("?", "show what rules have found")
+        terminal.type("?", "show the findings of rules")
         terminal.until(lambda: not any("processes 0" in line for line in terminal.lines))  # all of it is drawn
         terminal.type("\x1b", "processes 0")
         terminal.type("f", "core at 97 °C.*", "what to do")
@@ -201,7 +202,7 @@ def test_s_shows_the_summary_and_saves_it(machine: NvmlSimulator, tmp_path: Path
 def test_r_resets_the_history(watched: Terminal) -> None:
     """Graphs begin anew."""
     watched.type("m", "util gpu.0, 1 min .* max 10 %")
-    watched.type("r", "the history is empty")
+    watched.type("r", "the history was cleared")
 
 
 def test_a_list_or_a_map(watched: Terminal) -> None:
@@ -237,7 +238,7 @@ def test_enter_opens_the_process_with_its_tree_and_on_request_its_environment(ma
                 terminal.until(str(holder.pid))
                 terminal.type("\t\r", f"process {holder.pid}  bash .*escape leaves", "command +bash -c sleep 3601 & sleep 3602 & wait")
                 terminal.until(rf"^ +{holder.pid} +root +bash -c", r"^ +\d+ +root +sleep 3601", r"^ +\d+ +root +sleep 3602")
-                terminal.until(r"GPU over 1 min .* now 20 %", r"GPU memory over 1 min .* now 3.0 GiB", r"host memory over 1 min .* now \d")
+                terminal.until(r"GPU 1 min .* now 20 %", r"GPU memory 1 min .* now 3.0 GiB", r"host memory 1 min .* now \d")
                 assert "s3same" not in terminal.text
                 terminal.type("e", "SECRET=s3same")
                 terminal.type("e", lambda: "s3same" not in terminal.text)
@@ -262,8 +263,8 @@ def test_no_signal_of_a_read_only_view(machine: NvmlSimulator, busy: list[subpro
     """The key says so, and is not in the help."""
     with on_terminal(*FAST, "--read-only", rows=40, columns=120, env=machine.environment()) as terminal:
         terminal.until(str(busy[0].pid))
-        terminal.type("\tx", "no signals are sent: watch was started with --read-only")
-        terminal.type("?", "show or leave this help")
+        terminal.type("\tx", "no signals: watch was started with --read-only")
+        terminal.type("?", "open or close this help")
         assert "send a signal" not in terminal.text
     assert busy[0].poll() is None
 
@@ -319,9 +320,9 @@ def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Pat
         machine.processes(0, [Process(holder.pid, used=GIB, sm=20), Process(other.pid, used=GIB, sm=10)])
         with on_terminal(*FAST, rows=40, columns=120, env=env) as terminal:
             terminal.until(str(other.pid))
-            terminal.type("x", "choose a process first")
+            terminal.type("x", "select a process first")
             terminal.type("\tx", rf"send SIGTERM to process {holder.pid}\?", "user root, on gpu.0", "sleep 3601")
-            terminal.type("n", "nothing was sent")
+            terminal.type("n", "no signal was sent")
             assert holder.poll() is None
             terminal.type("x\x1b[C", rf"send SIGINT to process {holder.pid}\?")
             terminal.type("y")
@@ -347,7 +348,7 @@ def test_a_signal_is_sent_to_all_that_are_tagged(machine: NvmlSimulator, tmp_pat
                 terminal.until(*(str(use.pid) for use in uses))
                 terminal.type("\t  \x1b[B ", "3 tagged", rf"^ \* *{holders[0].pid} ", rf"^>\* *{other.pid} ")
                 terminal.type("x", r"send SIGTERM to 2 processes\?", f"{holders[1].pid}, user root, on gpu.0: sleep 3602")
-                terminal.until(f"left alone: process {other.pid} here does not hold the device")
+                terminal.until(f"no signal: process {other.pid} does not hold the device")
                 terminal.type("y", f"SIGTERM was sent to process {holders[0].pid}, {holders[1].pid}")
                 assert [one.wait(HANG) for one in holders[:2]] == [-15, -15]
                 assert [one.poll() for one in (holders[2], other)] == [None, None]
@@ -431,7 +432,7 @@ def test_a_file_of_choices_that_cannot_be_used_is_said_once(text: str, why: str,
     path = tmp_path / "accelmetrics" / "watch.json"
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(SavedChoicesError, match=f"the saved choices in {path} are ignored: {why}.*; W saves new ones"):
+    with pytest.raises(AccelMetricsError, match=f"the saved choices in {path} are ignored: {why}.*; W saves new ones"):
         read_choices(Choices())
     chosen = Choices(node_order="power", process_hidden=frozenset({"TIME"}), message="not saved")
     assert write_choices(chosen) == path

@@ -61,7 +61,7 @@ def test_a_line_a_node_by_one_query() -> None:
         address = prometheus.url.removesuffix("/metrics")
         with on_terminal(*SEEN, "--fleet", f"{address}/below/", columns=140) as terminal:
             terminal.until("^3 nodes  4 gpu  1200/1400 W  util 78 % +X 1 no answer  X 1 lost  X 1 silent drivers  ! 1 hot +worst first")
-            terminal.until("node-3:22235 +no answer: Prometheus gets nothing from it")
+            terminal.until("node-3:22235 +no answer to Prometheus")
             terminal.until("node-2:22235 +50 +X- +50% +-  amd cannot be read, gpu.1 lost")
             terminal.until("node-1:22235 +90 +!95 +93% +1.2/1.4  gpu.1 AccelHot, 1 finding")
             terminal.type("/gpu.1 AccelHot\r", "^1 nodes?|^>.node-1:22235")
@@ -76,11 +76,15 @@ def test_a_line_a_node_by_one_query() -> None:
 @pytest.mark.parametrize(
     ("page", "status", "said"),
     [
-        (answer(), 200, "it has no series of accelmetrics serve"),
-        (answer(("accel_up", "a", gpu(0), 1)), 200, "none of its recording rules: load deploy/prometheus/recording.yml under rule_files"),
+        (answer(), 200, "Prometheus has no series of accelmetrics serve"),
+        (
+            answer(("accel_up", "a", gpu(0), 1)),
+            200,
+            "lacks the recording rules of accelmetrics: load deploy/prometheus/recording.yml under rule_files",
+        ),
         ('{"status": "error", "errorType": "bad_data", "error": "too many samples"}', 422, "HTTP 422: .*too many samples"),
-        ("<html>", 200, "it answers with something else: .*this is no answer of a Prometheus"),
-        ("nothing here", 404, "/api/v1/query is answered by Prometheus"),
+        ("<html>", 200, "unexpected answer: .*this is not an answer of Prometheus"),
+        ("nothing here", 404, "/api/v1/query needs Prometheus"),
     ],
 )
 def test_what_is_missing_is_told(page: str, status: int, said: str) -> None:
@@ -125,4 +129,4 @@ def test_a_real_prometheus(tmp_path: Path, simulator: NvmlSimulator) -> None:
         ):
             terminal.until("^2 nodes  4 gpu .*util", rf"{re.escape(names[0])} +37 +48 ")
             process.kill()
-            terminal.until(rf"X{re.escape(names[1])} +no answer: Prometheus gets nothing from it")
+            terminal.until(rf"X{re.escape(names[1])} +no answer to Prometheus")

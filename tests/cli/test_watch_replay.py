@@ -192,7 +192,7 @@ def test_hosts_and_ranks_are_chosen(paused: Callable[..., ReplaySource], reading
     chosen = paused(path, host="node8:1")
     assert chosen.record is not None and chosen.record.labels == {"rank": "1"}
     nowhere = paused(path, host="node9")
-    assert nowhere.notice == "run.jsonl has no record of node9: there are node7, node8:0, node8:1"
+    assert nowhere.notice == "run.jsonl has no record of node9, only of node7, node8:0, node8:1"
 
 
 def test_a_growing_file_is_followed_through_its_rotation(paused: Callable[..., ReplaySource], reading: Snapshot, tmp_path: Path) -> None:

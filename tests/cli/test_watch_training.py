@@ -145,6 +145,6 @@ def test_what_another_machine_says_of_a_training_is_shown() -> None:
 
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     """In one sentence, and a second place to read from too."""
-    assert "is no recording" in run("watch", "/etc/passwd").stderr
+    assert "is not a recording" in run("watch", "/etc/passwd").stderr
     done = run("demo", "watch", str(tmp_path / "run.jsonl"))
     assert (done.returncode, done.stderr) == (2, "accelmetrics demo: FILE reads no device: leave out `demo`\n")

@@ -18,12 +18,12 @@ from accelmetrics.views.trails import (
     MOST_FOLLOWED,
     SCALES,
     Trails,
+    TrainingSeries,
     graph_metrics,
     metric_row,
     process_key,
     training_key,
 )
-from accelmetrics.views.training import TrainingSeries
 from tests.views.nodes import SECOND, START, Node
 
 

@@ -3,7 +3,7 @@
 from math import nan
 
 from accelmetrics.schemas.record import Step
-from accelmetrics.views.training import TrainingSeries
+from accelmetrics.views.trails import TrainingSeries
 
 SECOND = 10**9
 

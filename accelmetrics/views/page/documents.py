@@ -41,8 +41,17 @@ from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, 
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, equal_findings, node_view
 from accelmetrics.views.summaries import named
-from accelmetrics.views.trails import FIXED, FOLLOWED, HELD, MOST_PROGRAMS, training_key
-from accelmetrics.views.training import HOLDS, LEAST_HOLD, TRAINING_VALUES, TrainingSeries
+from accelmetrics.views.trails import (
+    FIXED,
+    FOLLOWED,
+    HELD,
+    HOLDS,
+    LEAST_HOLD,
+    MOST_PROGRAMS,
+    TRAINING_VALUES,
+    TrainingSeries,
+    training_key,
+)
 from accelmetrics.visibility.processes import ProcessLookup
 
 JSON, LINES, HTML = "application/json", "application/x-ndjson", "text/html; charset=utf-8"

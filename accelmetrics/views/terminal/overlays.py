@@ -367,7 +367,7 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
 def summary_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
     """Return the summary since the start or the last reset. The caller has made its table; wide lines are cut."""
     head, *rows = choices.summary or ("nothing was read",)
-    lines = [rule("summary", "s saves it  r begins anew  escape leaves", width, style), Line(style, width).add(f"  {head}").parts()]
+    lines = [rule("summary", "s saves it  r restarts it  escape leaves", width, style), Line(style, width).add(f"  {head}").parts()]
     return lines + [Line(style, width).add(row).parts() for row in rows]
 
 

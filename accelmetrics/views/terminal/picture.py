@@ -41,8 +41,7 @@ from accelmetrics.views.terminal.tables import (
     shown_processes,
     worst_lines,
 )
-from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, OF_HOST, SPANS, TrailPoint, Trails, metric_row, training_key
-from accelmetrics.views.training import TRAINING_VALUES
+from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, OF_HOST, SPANS, TRAINING_VALUES, TrailPoint, Trails, metric_row, training_key
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
