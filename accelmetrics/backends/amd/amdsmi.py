@@ -178,8 +178,23 @@ TABLE = Table("amdsmi", "gpu", FIELDS)
 METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))
 
 
+OVERDUE = Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
+FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
+"""Seconds that a call may take: normally, and after a call hung, until the module has answered again."""
+SLICE = 0.05
+"""Seconds between two looks at a call's progress, and the most that one look adds: a busy interpreter is no hanging driver."""
+
+
+class Trust:
+    """Patience with the module, shared by a driver's cards: a library that hangs often hangs for all cards."""
+
+    patience = FIRST_PATIENCE
+
+
 class AmdsmiCard(DeviceRecord):
-    """A card in the module: a record that calls the module when a place is looked up. Not thread-safe.
+    """A card in the module: a record that calls the module when a place is looked up. Never read by two threads at once.
+
+    Its calls are made on the reading thread, or on a thread of its own for a driver that reads the files too (:meth:`use_thread`).
 
     Args:
         module: The module.
@@ -189,6 +204,7 @@ class AmdsmiCard(DeviceRecord):
     Attributes:
         uuid: The chip's unique id, as the kernel writes it; empty if the library does not know it.
         compute: Memory in bytes according to the compute driver.
+        close: Ends the thread after its current call.
     """
 
     def __init__(self, module: Any, handle: Any, address: str) -> None:
@@ -204,9 +220,25 @@ class AmdsmiCard(DeviceRecord):
         self._unified = False
         self._progress: list[Any] = []
         self._core = ""
+        self._trust: Trust | None = None
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._returned: threading.Event | None = None  # of the latest call; None before the first
+        self._given: Collection[str] = METRICS
+        # The thread has no reference to this object between two calls, only to the queue. So it ends when this object is deleted.
+        self.close = weakref.finalize(self, self._calls.put, None)
+        self.close.atexit = False
+
+    def use_thread(self, trust: Trust) -> None:
+        """Make the calls on a thread of the card, with a driver's patience."""
+        self._trust = trust
+
+    @property
+    def hangs(self) -> bool:
+        """Whether an abandoned call has not returned yet."""
+        return self._returned is not None and not self._returned.is_set()
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
-        """Return each selected metric as a value or a reason.
+        """Return each selected metric as a value or a reason. While a call hangs, metrics that were given before are ``timed_out``.
 
         Args:
             wanted: The metrics.
@@ -217,6 +249,41 @@ class AmdsmiCard(DeviceRecord):
         Raises:
             SourceError: The library no longer knows the card.
         """
+        read = partial(self._read, wanted, unified, progress, chosen)
+        if self._trust is None:
+            return read()
+        outcome = None if self.hangs else self._read_on_thread(read, progress, self._trust)
+        if outcome is None:
+            return {name: OVERDUE for name in wanted if name in self._given}
+        if outcome.value is None:
+            raise outcome.error or RuntimeError("amdsmi gave nothing")
+        self._given = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
+        return outcome.value
+
+    def _read_on_thread(self, read: Callable[[], dict[str, Value]], progress: list[Any], trust: Trust) -> Outcome[dict[str, Value]] | None:
+        """Return the result, waiting as long as calls return; None if a call hangs."""
+        returned = threading.Event()
+        outcomes: list[Outcome[dict[str, Value]]] = []
+
+        def call() -> None:
+            outcomes.append(guarded(read))
+            returned.set()
+
+        if self._returned is None:
+            threading.Thread(target=_serve, args=(self._calls,), name="accelmetrics-amdsmi", daemon=True).start()
+        self._returned = returned
+        self._calls.put(call)
+        seen, idle = len(progress), 0.0
+        while not returned.wait(min(SLICE, trust.patience)):
+            idle = idle + SLICE if len(progress) == seen else 0.0
+            seen = len(progress)
+            if idle >= trust.patience:
+                trust.patience = LATER_PATIENCE
+                return None
+        trust.patience = FIRST_PATIENCE
+        return outcomes[0]
+
+    def _read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         self._answers = dict(self._unsupported)
         self._unified, self._progress, self._core = unified, progress, chosen.get("temp", ("", ""))[1]
         return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted), chosen=chosen)
@@ -454,13 +521,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
     return outcome.value
 
 
-# Calls on a separate thread
-
-OVERDUE = Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
-FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
-"""Seconds that a call may take: normally, and after a call hung, until the module has answered again."""
-SLICE = 0.05
-"""Seconds between two looks at a call's progress, and the most that one look adds: a busy interpreter is no hanging driver."""
+# Opening on a separate thread
 
 
 class Attempt:
@@ -515,75 +576,6 @@ ATTEMPTS: set[Attempt] = set()
 """Attempts that have not returned. While there is one, no other is started, since it would hang too."""
 
 at_fork(after_in_child=ATTEMPTS.clear)
-
-
-class Trust:
-    """Patience with the module, shared by a driver's cards: a library that hangs often hangs for all cards."""
-
-    patience = FIRST_PATIENCE
-
-
-class AmdsmiWorker:
-    """A card in the module on its own thread, for a driver that reads the files too. Never read by two threads at once.
-
-    Args:
-        card: The card.
-        trust: The driver's patience.
-
-    Attributes:
-        close: Ends the thread after its current call.
-    """
-
-    def __init__(self, card: AmdsmiCard, trust: Trust) -> None:
-        self._card = card
-        self._trust = trust
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._returned = threading.Event()
-        self._returned.set()
-        self._given: Collection[str] = METRICS
-        # The thread has no reference to this object, only to the queue and the card. So it ends when this object is deleted.
-        self.close = weakref.finalize(self, self._calls.put, None)
-        self.close.atexit = False
-        self._started = False
-
-    @property
-    def hangs(self) -> bool:
-        """Whether an abandoned call has not returned yet."""
-        return not self._returned.is_set()
-
-    def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
-        """Read as :meth:`AmdsmiCard.read` does. While a call hangs, the metrics that the module gave before are ``timed_out``."""
-        outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, chosen), progress)
-        if outcome is None:
-            return {name: OVERDUE for name in wanted if name in self._given}
-        if outcome.value is None:
-            raise outcome.error or RuntimeError("amdsmi gave nothing")
-        self._given = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
-        return outcome.value
-
-    def _ask(self, read: Callable[[], dict[str, Value]], progress: list[Any]) -> Outcome[dict[str, Value]] | None:
-        """Return the result, waiting as long as calls return; None if a call hangs."""
-        returned = threading.Event()
-        outcomes: list[Outcome[dict[str, Value]]] = []
-
-        def call() -> None:
-            outcomes.append(guarded(read))
-            returned.set()
-
-        if not self._started:
-            threading.Thread(target=_serve, args=(self._calls,), name="accelmetrics-amdsmi", daemon=True).start()
-            self._started = True
-        self._returned = returned
-        self._calls.put(call)
-        seen, idle = len(progress), 0.0
-        while not returned.wait(min(SLICE, self._trust.patience)):
-            idle = idle + SLICE if len(progress) == seen else 0.0
-            seen = len(progress)
-            if idle >= self._trust.patience:
-                self._trust.patience = LATER_PATIENCE
-                return None
-        self._trust.patience = FIRST_PATIENCE
-        return outcomes[0]
 
 
 def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:

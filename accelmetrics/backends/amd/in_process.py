@@ -43,7 +43,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics
-from accelmetrics.backends.amd.amdsmi import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
+from accelmetrics.backends.amd.amdsmi import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, Attempt, Trust, open_cards
 from accelmetrics.backends.amd.cards import (
     AMD,
     MAKERS,
@@ -495,7 +495,7 @@ class DriverUnit:
     def __init__(self, identity: DeviceIdentity, card: Card, node: TopologyNode | None = None) -> None:
         self.identity = identity
         self.card = card
-        self.library: AmdsmiCard | AmdsmiWorker | None = None
+        self.library: AmdsmiCard | None = None
         self.node = node
         self.table: Table = CARDS if node is None else PARTITIONS
         self.unsure = node is None and identity.memory_total_bytes is None
@@ -563,7 +563,7 @@ class InProcessDriver:
         """A remark for ``doctor``: why ``amdsmi`` is not used, or that it hangs; empty if all is well."""
         if self.failure is not None:
             return f"amdsmi is not used: {self.failure.message}"
-        return OVERDUE.detail if any(worker.hangs for worker in self._workers()) else ""
+        return OVERDUE.detail if any(card.hangs for card in self._library.values()) else ""
 
     def reader(self, options: ReadOptions) -> InProcessReader:
         return InProcessReader(self, options)
@@ -578,11 +578,8 @@ class InProcessDriver:
 
     def close(self) -> None:
         self._files.close()
-        for worker in self._workers():
-            worker.close()
-
-    def _workers(self) -> list[AmdsmiWorker]:
-        return [unit.library for unit in self.units if isinstance(unit.library, AmdsmiWorker)]
+        for card in self._library.values():
+            card.close()
 
     def _open_library(self, seconds: float) -> SourceError | None:
         """Open the module and assign its cards to the units.
@@ -610,8 +607,9 @@ class InProcessDriver:
         for unit in self.units:
             # The module knows whole cards only. With files, it is called on a thread, so that a call that hangs delays
             # no file.
-            card = self._library.get(unit.card.address) if unit.node is None else None
-            unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
+            unit.library = self._library.get(unit.card.address) if unit.node is None else None
+            if unit.library is not None and self.with_files:
+                unit.library.use_thread(self._trust)
         return None
 
     def _name_units(self) -> None:
