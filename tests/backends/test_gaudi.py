@@ -325,7 +325,7 @@ def test_it_is_found_on_the_bus_and_not_read_without_its_driver(tree: GaudiTree,
 def test_modules_that_are_not_known_hide_nothing() -> None:
     seen = visibility({"HABANA_VISIBLE_MODULES": "0"}, [DeviceIdentity("hpu", "habana", 0)])
     assert (seen.visible, seen.order) == ((None,), None)
-    assert "not told without hl-smi" in seen.caveats[0]
+    assert "known only with hl-smi" in seen.caveats[0]
 
 
 def answer(text: str) -> Iterator[DeviceSample]:

@@ -289,7 +289,9 @@ def test_who_uses_a_gpu_by_the_library(library: Answers, count: int) -> None:
     assert (first.processes, second.processes) == ((), tuple(DeviceProcess(4242 + place, "compute", 1 << 33) for place in range(count)))
 
 
-@pytest.mark.parametrize(("line", "words"), [("brand 1 1", "C-class GPUs of one die"), ("dies 0 2", "of one die"), ("init 0 1", "error 1")])
+@pytest.mark.parametrize(
+    ("line", "words"), [("brand 1 1", "C-class GPUs with one die"), ("dies 0 2", "with one die"), ("init 0 1", "error 1")]
+)
 def test_what_is_not_read_by_the_library_is_read_by_the_tool(
     library: Answers, built: Path, tool: CommandStandIn, line: str, words: str
 ) -> None:

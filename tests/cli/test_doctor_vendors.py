@@ -87,7 +87,7 @@ def test_a_container_without_its_neuron_devices_whose_tool_fails(tree: Tree, neu
     found = examine("neuron", tree.environment(PATH=tool.path), strict=1)
     assert "neuron: does not work" in found.words
     assert "no neuron devices found: /dev/neuron0: No such file" in found.words
-    assert f"{PASS_NEURON}; run neuron-monitor by hand, and neuron-ls" in found.words
+    assert f"{PASS_NEURON}; run neuron-monitor and neuron-ls by hand" in found.words
 
 
 def test_a_neuron_tool_that_works(tree: Tree, neuron: SysfsTree, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_tpu_whose_holder_serves_no_metrics(tree: Tree, tpus: TpuMachine) -> N
     first, second = found.facts["devices"]
     assert (first["readable"], second["readable"]) == (False, True)
     assert "process 4711 holds it and serves no metrics on localhost:8431" in found.words
-    assert "start it with TPU_RUNTIME_METRICS_PORTS set, and this program too" in found.words
+    assert "set TPU_RUNTIME_METRICS_PORTS for it and for this program" in found.words
     assert "no program holds it: no runtime on localhost:8431" in found.words
 
 

@@ -43,7 +43,7 @@ def test_iowait_that_the_kernel_corrects_downwards_does_not_pass_100() -> None:
     assert busy_percent((1000, 900), (1010, 890)) == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize(("after", "words"), [((1000, 900), "no time"), ((10, 9), "anew")])
+@pytest.mark.parametrize(("after", "words"), [((1000, 900), "no time"), ((10, 9), "reset")])
 def test_without_time_between_two_readings_there_is_no_share(after: tuple[int, int], words: str) -> None:
     share = busy_percent((1000, 900), after)
     assert isinstance(share, Unavailable)
