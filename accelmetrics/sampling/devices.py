@@ -152,13 +152,13 @@ def _recognise(
             of_known.setdefault(mark(slot.identity, slot.key.rpartition(f".{PARTITION}.")[0]), []).append(slot)
         marks = [mark(device, "" if parent is None else parent.key) for device, parent in zip(devices, above, strict=True)]
         counts = Counter(marks)
-        for place, (device, what) in enumerate(zip(devices, marks, strict=True)):
-            if found[place] is not None or what is None:
+        for place, (device, value) in enumerate(zip(devices, marks, strict=True)):
+            if found[place] is not None or value is None:
                 continue
-            alike = [slot for slot in of_known.get(what, ()) if slot.key not in taken and _may_be(slot.identity, device)]
+            alike = [slot for slot in of_known.get(value, ()) if slot.key not in taken and _may_be(slot.identity, device)]
             # A mark shared by several devices does not identify one; their numbers do. Devices of one chip are matched by their order
             # instead if a program assigns their numbers, since these change with the program.
-            if (counts[what] > 1 or len(alike) > 1) and (device.uuid or device.kind not in VENDOR_NUMBERED):
+            if (counts[value] > 1 or len(alike) > 1) and (device.uuid or device.kind not in VENDOR_NUMBERED):
                 alike = [slot for slot in alike if slot.identity.vendor_index == device.vendor_index]
             if alike:
                 found[place] = alike[0]

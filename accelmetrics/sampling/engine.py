@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
 from accelmetrics.backends.contract import Backend, Block, Driver, Reader, Reading
@@ -56,9 +56,9 @@ FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline after which a call without progress is given up: for the first such call, and for later ones."""
 SHORTEST_HANG = 0.05
 """Seconds without a returned call before a worker can be abandoned, however short a sampler's timeout is."""
-GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
+GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before the reading")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
-DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
+DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver does not answer: too many calls have not returned")
 NO_THREAD = Unavailable(Reason.DRIVER_ERROR, "no thread can be started to call the driver")
 TOO_SLOW = Unavailable(Reason.TIMED_OUT, "the driver did not answer within the deadline")
 LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy elsewhere, no call into the driver hangs")
@@ -355,7 +355,9 @@ class ThreadEngine(Engine):
             statuses.append(status)
             slots += reader.slots
             if status.status != "ok":
-                timed_out |= status.status == "timed_out" or any(what.why.reason == Reason.TIMED_OUT for what in reader.failures.values())
+                timed_out |= status.status == "timed_out" or any(
+                    result.why.reason == Reason.TIMED_OUT for result in reader.failures.values()
+                )
             self._all_open = self._all_open and reader.source.opened is not None
         readings, late_answers, lates = self.statistics
         self.statistics = ReadingCounts(readings + 1, late_answers + timed_out, lates + late)
@@ -421,10 +423,10 @@ class CallTimer(list[Any]):
         super().__init__()
         self._times = [time.perf_counter()]
 
-    def append(self, what: Any) -> None:
+    def append(self, entry: Any) -> None:
         """Record that a call has returned, or that a unit's reading has ended."""
         self._times.append(time.perf_counter())
-        super().append(what)
+        super().append(entry)
 
     def units(self) -> list[tuple[float, float]]:
         """Return two durations in seconds for each unit: inside the driver, where other threads could run, and in total.
@@ -434,9 +436,9 @@ class CallTimer(list[Any]):
         """
         found: list[tuple[float, float]] = []
         inside, total, reported = 0.0, 0.0, False
-        for (before, after), what in zip(pairwise(self._times), self, strict=False):
+        for (before, after), entry in zip(pairwise(self._times), self, strict=False):
             total += after - before
-            if what is LANDED:
+            if entry is LANDED:
                 found.append((inside if reported else total, total))
                 inside, total, reported = 0.0, 0.0, False
             else:
@@ -729,10 +731,10 @@ class SourceReader:
         self.pending.append(unit)
         self.source.pool.queue.put(self.work)
 
-    def _store_result(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
+    def _store_result(self, worker: WorkerThread, opened: OpenDriver, result: Reading | Failure, now: float, read_at: float) -> None:
         """Store the result of a call, and free the unit for the next one."""
         unit, pool = worker.call, self.source.pool
-        self._arrived[unit] = (what, now, read_at, opened)
+        self._arrived[unit] = (result, now, read_at, opened)
         worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
@@ -760,26 +762,28 @@ class SourceReader:
         limit = self._limit(now)
         fresh, first = False, len(entries)
         for unit, mapper in self._units:
-            what, returned_at, read_at, driver = arrived.get(unit, NOT_ARRIVED)
-            if what is None or driver is not opened or (read_at if paced else returned_at) < limit:
-                what = Failure(self._missing(unit, late))
+            result, returned_at, read_at, driver = arrived.get(unit, NOT_ARRIVED)
+            if result is None or driver is not opened or (read_at if paced else returned_at) < limit:
+                result = Failure(self._missing(unit, late))
             elif paced:
                 fresh = fresh or self._served.get(unit) != read_at
                 self._served[unit] = read_at
             else:
                 fresh = True
                 del arrived[unit]  # served once
-            if isinstance(what, Failure):
-                failures[mapper.key] = what
-                why = what.why
+            if isinstance(result, Failure):
+                failures[mapper.key] = result
+                why = result.why
                 # A lost device has no values, but the driver may have recorded events of it (Xid errors), which must not
                 # disappear with it.
                 events = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
-                known = guarded(events, unit).value if events is not None else None
-                missing = {name: why for name in mapper.names if name not in known} if known else {}
-                entries.append((mapper, Reading.of(known, missing, processes=why) if known else why))
+                if events is not None and (known := guarded(events, unit).value):
+                    missing = {name: why for name in mapper.names if name not in known}
+                    entries.append((mapper, Reading.of(known, missing, processes=why)))
+                else:
+                    entries.append((mapper, why))
             else:
-                entries.append((mapper, what))
+                entries.append((mapper, result))
                 oldest = min(oldest, read_at)
         if source.devices is not self._listing:
             # The identities that this reading found. Devices that it found in addition are read from the next reading on.
@@ -787,15 +791,12 @@ class SourceReader:
         if failures or self._removed:
             self._drop_removed(entries, first, failures)
         self._sequence += fresh
-        source.busy_seconds, self._last_duration = self._duration or source.busy_seconds, self._duration or self._last_duration
+        if self._duration:
+            source.busy_seconds = self._last_duration = self._duration
         self.failures = failures
-        status: Status = "ok"
-        detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
-        silent = _silent_reason(entries[first:])
         given = len(entries) - first - len(failures)
-        if failures or silent or self._lost_mappers or source.incomplete:
-            status, detail = self._open_status(silent, given) or (status, detail)
-            entries.extend(zip(self._lost_mappers, repeat(LOST)))
+        status, detail = self._open_status(_silent_reason(entries[first:]), given)
+        entries.extend((mapper, LOST) for mapper in self._lost_mappers)
         name = source.backend.name
         if not given:
             return BackendStatus(name, status, detail, source.source, sequence=self._sequence, devices=self._device_count)
@@ -858,13 +859,13 @@ class SourceReader:
         for key in removed:
             del failures[key]
         entries[first:] = [entry for entry in entries[first:] if entry[0].key not in removed]
-        still = (removed | self._removed) - {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
+        still = (removed | self._removed) - {mapper.key for mapper, result in entries[first:] if isinstance(result, Reading)}
         if still != self._removed:
             self._removed = still
             self._update_slots()
 
-    def _open_status(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
-        """Return status and detail of an open source if something is wrong with it, otherwise None.
+    def _open_status(self, silent: Unavailable | None, given: int) -> tuple[Status, str]:
+        """Return status and detail of an open source.
 
         Args:
             silent: The reason why it reports no value at all; None if it does.
@@ -876,7 +877,7 @@ class SourceReader:
         incomplete = self.source.incomplete
         wrong = failed or [(mapper.key, LOST) for mapper in self._lost_mappers] or ([("", incomplete)] if incomplete is not None else [])
         if not wrong:
-            return None
+            return "ok", "; ".join(filter(None, (self.source.detection.evidence, self._filter.caveat)))
         status: Status = "degraded"
         if not given:
             status = "timed_out" if all(why.reason == Reason.TIMED_OUT for _, why in wrong) else "failed"
@@ -940,14 +941,14 @@ class DetailsReader(SourceReader):
         if opened is None:
             yield from ((slot.key, STILL_OPENING if failure is None else failure.why) for slot in slots)
             return
-        asking = self._readers.get(opened)
+        cache = self._readers.get(opened)
         for unit, mapper in self._units if opened is self.opened else ():
-            what = self._arrived.get(unit, NOT_ARRIVED)[0]
-            if isinstance(asking, _DetailsCache) and unit in asking.known:
-                yield mapper.key, asking.known[unit]
-            elif isinstance(what, Failure):
-                yield mapper.key, what.why
-            elif what is None:
+            result = self._arrived.get(unit, NOT_ARRIVED)[0]
+            if isinstance(cache, _DetailsCache) and unit in cache.known:
+                yield mapper.key, cache.known[unit]
+            elif isinstance(result, Failure):
+                yield mapper.key, result.why
+            elif result is None:
                 yield mapper.key, self._missing(unit, late)
 
     def _count_workers(self) -> int:
@@ -1007,18 +1008,18 @@ def _silent_reason(entries: Sequence[Entry]) -> Unavailable | None:
     faults: list[Unavailable] = []
     vital: list[Unavailable] = []
     given = False
-    for mapper, what in entries:
-        if isinstance(what, Unavailable) and what.reason in AT_REST:
+    for mapper, result in entries:
+        if isinstance(result, Unavailable) and result.reason in AT_REST:
             continue
-        if not isinstance(what, Reading) or not isinstance(what.blocks, (list, tuple)):
+        if not isinstance(result, Reading) or not isinstance(result.blocks, (list, tuple)):
             return None
-        for block in what.blocks:
+        for block in result.blocks:
             if type(block) is not Block or (block.names and not (mapper.key and VITAL.isdisjoint(block.names))):
                 return None
             given = given or bool(block.names)
-        if fault(what):
+        if fault(result):
             return None
-        wrong = [(name, why) for name, why in what.unavailable.items() if why.reason not in NO_FAULTS]
+        wrong = [(name, why) for name, why in result.unavailable.items() if why.reason not in NO_FAULTS]
         faults.extend(why for _, why in wrong)
         vital.extend(why for name, why in wrong if name in VITAL)
     faults = vital if given else faults

@@ -66,7 +66,7 @@ LATEST_NS = 2**63
 """Upper bound of a step's time in nanoseconds since 1970."""
 RETRY = 30.0
 """Seconds until a process that reads for itself tries to share again."""
-NO_JOB = "nothing says that this process is one of a job: no SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, MASTER_ADDR with MASTER_PORT"
+NO_JOB = "this process is of no job: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, and MASTER_ADDR with MASTER_PORT are not set"
 """Why a process that no launcher started reads for itself."""
 FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.01
 """First and longest pause in seconds between two checks for a row. Each pause is twice the one before."""
@@ -311,8 +311,12 @@ class NodeReader:
         ticks: set[float] = set()
 
         def wants(at: float) -> bool:
-            ticks.update((at,) if self._is_tick(at) else ())
-            return self._was_asked_for(at) or at in ticks
+            if self._is_tick(at):
+                ticks.add(at)
+            before = len(self._asked)
+            while self._asked and at >= self._asked[0]:
+                self._asked.popleft()
+            return at in ticks or len(self._asked) < before
 
         while True:
             rows += ring.rows(self._seen, wants)
@@ -342,12 +346,6 @@ class NodeReader:
                     guarded(lambda name: prepare(load(name)), source.name)
         self.due = self._last + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
         return [self._taken(row, row.at in ticks, row is rows[-1]) for row in rows]
-
-    def _was_asked_for(self, at: float) -> bool:
-        before = len(self._asked)
-        while self._asked and at >= self._asked[0]:
-            self._asked.popleft()
-        return len(self._asked) < before
 
     def _is_tick(self, at: float) -> bool:
         """Return whether a reading was due here at this time, and schedule the next one."""
@@ -632,10 +630,10 @@ def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tupl
         try:
             number = grp.getgrnam(group).gr_gid
         except KeyError:
-            raise InvalidOptionError(f"cannot share with the group {group!r}: it does not exist") from None
+            raise InvalidOptionError(f"cannot share: there is no group {group!r}") from None
         if os.geteuid() and number not in (os.getegid(), *os.getgroups()):
             raise InvalidOptionError(
-                f"cannot share with the group {group!r}: this user is not a member. In a systemd unit, set SupplementaryGroups={group}"
+                f"cannot share: this user is not in the group {group!r}. In a systemd unit, set SupplementaryGroups={group}"
             )
     try:
         with suppress(FileExistsError):

@@ -178,7 +178,7 @@ class SharedRingWriter:
                 return False
             head = self._record(HEADERS, snapshot.header, lambda head: head.kept("shared", lambda: _header_text(head)))
             processes = self._record(PROCESSES, snapshot.processes, lambda processes: _ENCODER.encode(processes).encode())
-            found = self._record(FINDINGS, findings, _findings_text)
+            found = self._record(FINDINGS, findings, lambda one: _ENCODER.encode((one.current, one.ended, one.cannot_tell)).encode())
             row = _ROW.pack(snapshot.time_ns, at, ended, *head, *processes, *found, len(sources), len(snapshot.numbers))
             self._append(ROWS, b"".join((row, *sources, self._packed(snapshot.numbers))))
             if self._writer.opening or interval not in (0.0, self._writer.interval):
@@ -355,10 +355,10 @@ class SharedRing:
         # The sum is finite if all are. Only a sum that overflows needs the second, slower check.
         if not isfinite(at + ended + sum(numbers)) and not all(map(isfinite, (at, ended, *numbers))):
             return None
-        fared = tuple(map(partial(_status_of, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))
+        statuses = tuple(map(partial(_status_of, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))
         processes = self._decoded_record(PROCESSES, places[2:4], _processes, NO_PROCESSES)
         findings = self._decoded_record(FINDINGS, places[4:], _findings, NO_FINDINGS)
-        return SharedRow(number, head, numbers, time_ns, at, ended, fared, processes, findings)
+        return SharedRow(number, head, numbers, time_ns, at, ended, statuses, processes, findings)
 
     def _decoded_record(self, part: int, place: Sequence[int], make: Callable[[Any], T], otherwise: T) -> T:
         """Return the decoded content of a record, the same object each time, or ``otherwise`` if it was overwritten."""
@@ -429,10 +429,6 @@ def _reasons(found: Any) -> Mapping[str, Unavailable]:
 
 def _processes(found: Any) -> Mapping[str, tuple[DeviceProcess, ...]]:
     return {key: tuple([_make_tuple(DeviceProcess, one) for one in listed]) for key, listed in found.items()}
-
-
-def _findings_text(findings: Findings) -> bytes:
-    return _ENCODER.encode((findings.current, findings.ended, findings.cannot_tell)).encode()
 
 
 def _findings(parts: Any) -> Findings:

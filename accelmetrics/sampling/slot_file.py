@@ -78,7 +78,7 @@ class SlotFile:
                 os.pwrite(self.file, _HEAD.pack(_MAGIC, VERSION, *chain.from_iterable(made), *unused), 0)
             self._found = found = os.fstat(self.file)
             if not (stat.S_ISREG(found.st_mode) and trusted(found)):
-                raise NotSharedError(f"{path} belongs to user {found.st_uid}, is no regular file, or is writable by others")
+                raise NotSharedError(f"{path} is not trusted: it is a file of user {found.st_uid}, writable by others, or no regular file")
             magic, version, *numbers = _HEAD.unpack(os.pread(self.file, _HEAD.size, 0).ljust(_HEAD.size))
             self.sizes: Sizes = tuple([size for size in zip(numbers[::2], numbers[1::2], strict=True) if all(size)])
             self._begins = tuple(accumulate((slot * slots for slot, slots in self.sizes), initial=PAGE))

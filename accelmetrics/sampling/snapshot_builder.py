@@ -64,19 +64,19 @@ class KeyMapper:
         """The names of ``keys``, without the device."""
         return [key[len(self._prefix) :] for key in self.keys]
 
-    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
+    def refresh(self, result: Reading | Unavailable, flat: dict[str, Number]) -> bool:
         """Replace this unit's values in a flat dict that contains its last reading, if only values have changed.
 
         Returns:
             Whether that succeeded. If not, everything must be written again with :meth:`put`.
         """
-        if isinstance(what, Unavailable):
-            return what == self._failure
-        blocks = what.blocks
+        if isinstance(result, Unavailable):
+            return result == self._failure
+        blocks = result.blocks
         try:
-            if len(blocks) != len(self._keys) or (what.unavailable is not self._given and what.unavailable != self._given):
+            if len(blocks) != len(self._keys) or (result.unavailable is not self._given and result.unavailable != self._given):
                 return False
-            self._given = what.unavailable
+            self._given = result.unavailable
             # No strict zip: the lengths are equal, and this is the hottest loop of a reading.
             for known, (keys, wanted), block in zip(self._blocks, self._keys, blocks):  # noqa: B905
                 if known is block:
@@ -94,19 +94,19 @@ class KeyMapper:
             return False
         return True
 
-    def put(self, what: Reading | Unavailable, flat: dict[str, Number]) -> None:
+    def put(self, result: Reading | Unavailable, flat: dict[str, Number]) -> None:
         """Add this unit's values to a flat dict that has none of them, and set the reasons for missing ones."""
-        if isinstance(what, Reading) and (wrong := fault(what)):
-            what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
+        if isinstance(result, Reading) and (wrong := fault(result)):
+            result = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
         self._given = None
-        if isinstance(what, Unavailable):
-            self.reasons = dict.fromkeys(self.keys, what)
-            self._failure = what
+        if isinstance(result, Unavailable):
+            self.reasons = dict.fromkeys(self.keys, result)
+            self._failure = result
             return
         self._failure = None
         prefix, wants, before = self._prefix, self._wants, len(flat)
         refused: dict[str, Unavailable] = {}
-        self._blocks, self._keys = tuple(what.blocks), []
+        self._blocks, self._keys = tuple(result.blocks), []
         for block in self._blocks:
             head = self._process_prefix if block.process else prefix
             keys = [head + name for name in block.names]
@@ -122,17 +122,17 @@ class KeyMapper:
                 else:
                     words = "a number that is too large" if type(value) is int else repr(value)
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {words}")
-        given = {name for block in what.blocks if not block.process for name in block.names}
-        silent = {prefix + name: SILENT for name in self._expected if name not in given and name not in what.unavailable}
+        given = {name for block in result.blocks if not block.process for name in block.names}
+        silent = {prefix + name: SILENT for name in self._expected if name not in given and name not in result.unavailable}
         for names in self._asked:
-            if given.isdisjoint(names) and what.unavailable.keys().isdisjoint(names):
+            if given.isdisjoint(names) and result.unavailable.keys().isdisjoint(names):
                 silent[prefix + names[0]] = SILENT
-        explained = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
+        explained = {prefix + name: why for name, why in result.unavailable.items() if name not in given}
         if wants is not None:
             explained = {key: why for key, why in explained.items() if wants(key)}
         self.reasons = {**explained, **silent, **refused}
         if len(flat) - before == sum(len(keys) for keys, _ in self._keys):  # no value was refused, and no key is in two blocks
-            self._given = what.unavailable
+            self._given = result.unavailable
 
 
 def fault(reading: Reading) -> str:
@@ -192,9 +192,9 @@ class SnapshotBuilder:
         head, self._header = self._header, None  # None until the end: after an interrupt, the next reading rebuilds everything
         same = head is not None and mappers == self._mappers
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
-        for mapper, what in entries:
-            same = same and mapper.refresh(what, flat)
-            found = what.processes if isinstance(what, Reading) else what
+        for mapper, result in entries:
+            same = same and mapper.refresh(result, flat)
+            found = result.processes if isinstance(result, Reading) else result
             if found is not None and mapper.key:
                 listed[mapper.key] = found
         if listed != self._listed:
@@ -209,8 +209,8 @@ class SnapshotBuilder:
         if not same or head is None or states != self._states:
             self._mappers, self._states = mappers, states
             flat = self._flat = {}
-            for mapper, what in entries:
-                mapper.put(what, flat)
+            for mapper, result in entries:
+                mapper.put(result, flat)
             reasons = {key: why for mapper in mappers for key, why in mapper.reasons.items() if key not in flat}
             head = header(self._hostname, tuple(flat), self._slots, reasons, without_numbers(statuses), self._unlisted)
         self._header = head

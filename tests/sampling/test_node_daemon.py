@@ -42,7 +42,7 @@ def test_the_command_reads_for_processes_of_any_job(tmp_path: Path) -> None:
         until(lambda: len(monitor.steps) == 2)
         tell(monitor.channel.processes)
         wait_to_go_on()
-        until(lambda: monitor.latest and monitor._run._ticker._node._lease is not None)
+        until(lambda: monitor.latest and monitor._run.ticker._node._lease is not None)
         before = monitor.status.ticks
         until(lambda: monitor.status.ticks > before + 3)
         tell(monitor.channel.role)
