@@ -76,7 +76,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DrmTree:
 def watch(machine: DrmTree, monkeypatch: pytest.MonkeyPatch) -> Watch:
     assert machine.root.exists()
     clock = FakeClock()
-    monkeypatch.setattr("accelmetrics.backends.kit.fdinfo.SYSTEM_CLOCK", clock)
+    monkeypatch.setattr("accelmetrics.backends.kit.processes.SYSTEM_CLOCK", clock)
     return lambda name, pid=None: Watcher(name, clock, pid)
 
 

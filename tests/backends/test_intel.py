@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     made = FakeClock()
     for backend in (intel.SYSFS, intel.TOOL, intel_npu.backend):
         monkeypatch.setattr(backend, "clock", made)
-    monkeypatch.setattr("accelmetrics.backends.kit.fdinfo.SYSTEM_CLOCK", made)
+    monkeypatch.setattr("accelmetrics.backends.kit.processes.SYSTEM_CLOCK", made)
     return made
 
 

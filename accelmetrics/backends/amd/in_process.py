@@ -11,7 +11,7 @@ all cards, the driver is gone, and it is opened again when it is back.
 For a card with partitions (XCP), power, temperature and similar metrics belong to the card, so that sums are correct. A partition has its
 own memory and utilisation.
 
-The use by processes is read once a second (:mod:`~accelmetrics.backends.kit.fdinfo`). Engine time is that of the graphics and compute
+The use by processes is read once a second (:mod:`~accelmetrics.backends.kit.processes`). Engine time is that of the graphics and compute
 rings. Work that a runtime submits through its own queues (ROCm) does not pass through these rings, so only its memory is visible.
 
 Files: a card's files are below ``/sys/bus/pci/devices``. Values that change quickly are read each time, others every ten seconds.
@@ -61,7 +61,6 @@ from accelmetrics.backends.amd.cards import (
 )
 from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.fdinfo import DrmClients, DrmKeys
 from accelmetrics.backends.kit.fields import (
     Chosen,
     Counters,
@@ -75,7 +74,7 @@ from accelmetrics.backends.kit.fields import (
     pcie_generation,
     text,
 )
-from accelmetrics.backends.kit.processes import ProcessTree, process_values
+from accelmetrics.backends.kit.processes import DrmClients, DrmKeys, ProcessTree, process_values
 from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, exists, is_asleep, link_name, list_directory, read_text, system_path
 from accelmetrics.schemas.catalogue import coverage_of
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable

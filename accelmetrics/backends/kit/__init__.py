@@ -5,11 +5,10 @@
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source reports all devices at once, and how devices are recognised;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: sources that are commands, commands that print a stream, and directories of files;
-- :mod:`~accelmetrics.backends.kit.fdinfo`: memory and engine time of programs on devices with DRM drivers;
 - :mod:`~accelmetrics.backends.kit.watchdog`: child processes that never outlive this one;
 - :mod:`~accelmetrics.backends.kit.library`: shared libraries, loaded without blocking the program;
 - :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: system files, the hardware they list, and
-  processes;
+  processes with their use of devices;
 - :mod:`~accelmetrics.backends.kit.sources`: backends that choose one of several drivers.
 """
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
         Query as Query,
         each_device as each_device,
     )
-    from accelmetrics.backends.kit.fdinfo import DrmKeys as DrmKeys
     from accelmetrics.backends.kit.fields import (
         MEMORY as MEMORY,
         POWER_SHARE as POWER_SHARE,
@@ -69,7 +67,7 @@ if TYPE_CHECKING:
         PollOnce as PollOnce,
         Source as Source,
     )
-    from accelmetrics.backends.kit.processes import NodeHolders as NodeHolders, descendants as descendants
+    from accelmetrics.backends.kit.processes import DrmKeys as DrmKeys, NodeHolders as NodeHolders, descendants as descendants
     from accelmetrics.backends.kit.sources import SourcesBackend as SourcesBackend
     from accelmetrics.backends.kit.sysfs import (
         PCIE_LINK as PCIE_LINK,
@@ -82,14 +80,13 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "commands": "Command Completed Query each_device",
-    "fdinfo": "DrmKeys",
     "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Row Says DeviceRecord "
     "coded difference is_absent number pcie_generation quoted share switched text total whole",
     "library": "import_library load_first load_library",
     "line_process": "LineProcess stream",
     "parsing": "blocks figure first_match grouped json_document json_documents rows sections table with_units xml_records",
     "polled": "DeviceSample PollOnce PolledBackend Source",
-    "processes": "NodeHolders descendants",
+    "processes": "DrmKeys NodeHolders descendants",
     "sources": "SourcesBackend",
     "sysfs": "PCIE_LINK DeviceDirectory OnChip clocks directories",
     "system": "find_hardware",

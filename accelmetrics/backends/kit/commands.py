@@ -54,8 +54,6 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of standard output and standard error together."""
-GRACE = 0.2
-"""Seconds for which output is still read after the command itself has ended: a child of it may keep the pipe open."""
 GLANCE = 0.25
 """Seconds between two checks on a command that prints nothing."""
 REAP = 2.0
@@ -65,8 +63,6 @@ CONTROL = 2
 """Stream number of the watchdog's socket; 0 and 1 are the two outputs."""
 SHOWN = 300
 """Longest quotation of a command's own words, in characters."""
-SIDE_BY_SIDE = 8
-"""Most runs of one command at the same time."""
 
 MARK = "ACCELMETRICS_COMMAND"
 """Environment variable that identifies the descendants of one run."""
@@ -399,7 +395,7 @@ class Child:
         """Read both outputs until they are closed and the command has ended, or the time is up.
 
         Args:
-            seconds: How long to read. Once the command has ended, reading continues for ``GRACE`` seconds at most.
+            seconds: How long to read. Once the command has ended, reading continues for 0.2 seconds at most.
 
         Yields:
             0 for standard output or 1 for standard error, and a piece of it. The piece is empty if nothing came for ``GLANCE``
@@ -425,7 +421,7 @@ class Child:
                         except OSError as error:
                             raise _not_started(self._path, error) from error
                         selector.unregister(key.fd)
-                        until = min(until, time.monotonic() + GRACE)
+                        until = min(until, time.monotonic() + 0.2)  # a child of the command may keep the pipe open
                     elif piece := os.read(key.fd, CHUNK):
                         yield key.data, piece
                     else:
@@ -564,7 +560,7 @@ def each_device(
     arguments: Sequence[str],
     parse: Callable[[str], Iterable[Mapping[str, Any]]],
 ) -> Connect:
-    """Connect a polled backend to a command that runs once for each device, up to ``SIDE_BY_SIDE`` at a time.
+    """Connect a polled backend to a command that runs once for each device, up to eight at a time.
 
     All runs of one poll share the command's timeout. If a run fails, the values of its device are missing for that reason; other
     devices are not affected.
@@ -593,7 +589,7 @@ def each_device(
     def poll() -> list[DeviceSample]:
         devices = list(find())
         answers: list[list[DeviceSample]] = [[] for _ in devices]
-        until, gate = time.monotonic() + command.timeout, threading.Semaphore(SIDE_BY_SIDE)
+        until, gate = time.monotonic() + command.timeout, threading.Semaphore(8)
 
         def work(place: int) -> None:
             with gate:

@@ -51,7 +51,6 @@ _ABSENT = re.compile(
 )
 DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
 """Matches a tool's message that this user lacks permission."""
-_PLACEHOLDER = re.compile(r"\{\w*\}")
 LONGEST = 120
 """Longest value in characters. Longer texts are never values, and are not worth matching."""
 
@@ -75,8 +74,6 @@ PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
 """Unit of a counter's rise per second, by the counter's base unit."""
 # Tools print the micro sign as either of two characters, and degrees with or without their sign.
 _SPELLINGS = str.maketrans({"°": "", "'": "", "℃": "C", "µ": "u", "μ": "u"})
-GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
-"""PCIe generation by GT/s of a lane."""
 BY_UNIT: dict[str, tuple[float, float]] = {
     "%": (0, 1000),
     "W": (0, 4000),
@@ -92,9 +89,6 @@ BY_UNIT: dict[str, tuple[float, float]] = {
     "1": (0, 2**53),
 }
 """Smallest and largest value by the catalogue's unit."""
-# A smaller limit or threshold means that there is none.
-AT_LEAST = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}
-"""Smallest value by metric, where it is above the unit's smallest value."""
 # Registers of absent sensors read as all ones.
 ALL_ONES = (2**32 - 1, 2**64 - 1)
 STEADY = frozenset(
@@ -107,8 +101,6 @@ STEADY = frozenset(
 NEVER_ZERO = STEADY | {"energyJoules"}
 """Metrics for which 0 means that there is no value."""
 ACTIVITY = ("gpu", "utilization", "ipu utilisation (%)", "neuroncore_utilization", "dutyCycle")
-_SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
-_MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
 
 def quoted(value: object) -> str:
@@ -206,7 +198,7 @@ def _factor(unit: str, target: str) -> tuple[Number, bool]:
 @lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
     """Return a unit's base unit and factor. A unit may have a multiple in front: ``0.01 C`` is a hundredth of a degree."""
-    multiple = _MULTIPLE.fullmatch(unit)  # only rows declare multiples: no printed unit begins with a digit
+    multiple = re.fullmatch(r"(?a:(\d+(?:\.\d+)?)\s*(\D.*))", unit)  # only rows declare multiples: no printed unit begins with a digit
     measured = _UNITS.get((multiple[2] if multiple else unit).translate(_SPELLINGS).strip().lower())
     return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
 
@@ -223,11 +215,12 @@ def pcie_generation(speed: object, per: float = 1) -> object:
         speed: Transfers per lane and second, as ``16.0 GT/s PCIe`` or ``16``.
         per: Value of 1 GT/s in the speed's unit.
     """
-    match = _SPEED.fullmatch(quoted(speed))
+    match = re.fullmatch(r"(?a:(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?)", quoted(speed))
     if match is None:
         return speed
     transfers = float(match[1]) / per
-    return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
+    generations = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
+    return generations.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
 
 
 class Says(NamedTuple):
@@ -686,7 +679,9 @@ def possible(metric: Metric, high: float | None = None) -> tuple[float, float]:
         high: The largest value, if it differs from the unit's.
     """
     low, most = BY_UNIT.get(metric.unit, (-math.inf, math.inf))
-    low, most = AT_LEAST.get(metric.name, low), most if high is None else high
+    # A smaller limit or threshold means that there is none.
+    low = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}.get(metric.name, low)
+    most = most if high is None else high
     return (
         low if metric.minimum is None else max(low, metric.minimum),
         most if metric.maximum is None else min(most, metric.maximum),
@@ -745,7 +740,7 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
 
 def _filled(template: str, instance: str) -> str:
     """Put the instance into a name's placeholder."""
-    return _PLACEHOLDER.sub(lambda _: instance, template)  # a plain replacement would read its backslashes
+    return re.sub(r"\{\w*\}", lambda _: instance, template)  # a plain replacement would read its backslashes
 
 
 def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:

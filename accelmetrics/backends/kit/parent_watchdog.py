@@ -28,8 +28,6 @@ from select import POLLIN, poll
 
 LOOK = 500
 """Milliseconds between two checks of the parent."""
-FIRST_PAUSE, LAST_PAUSE = 0.001, 0.3
-"""Seconds between two searches for processes to kill, doubled from the first value to the last: 0.5 in all."""
 
 
 def main(parent: int, control: int, size: int, mark: str, directory: str, argv: list[str]) -> None:
@@ -110,8 +108,8 @@ def _kill(mark: str) -> None:
 
     A process that the kernel holds on to is given up after the last pause.
     """
-    pause = FIRST_PAUSE
-    while pause < LAST_PAUSE:
+    pause = 0.001
+    while pause < 0.3:  # half a second in all
         members = _members(mark)
         if not members:
             try:  # the command is reaped too: in a container whose first process reaps none it would stay a zombie

@@ -23,15 +23,12 @@ T = TypeVar("T")
 MOST = MOST_DEVICES + 1
 """Most rows, sections, and attempts to find a document. It is one above the most devices, so that a longer list is refused, not cut."""
 
-_START = re.compile(r"[\[{]")
 _UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]")
 _RULE = re.compile(r"\s*(?=\S*[-=_\u2500-\u257f]{3})[-=_|+*:.\u2500-\u257f]+\s*")
 """A line of a table that only separates other lines."""
 _CELL = re.compile(r"[^|\u2502\u2503\u2506\u2507\u250a\u250b\u2551]+")
 _SIDE = r"(n/?a|-+|\[[^\]]*\]|[+-]?[\d.]+ ?[a-z%\u00b0\u2103]*)"
 _PAIR = re.compile(rf"{_SIDE}\s*(?:/\s*{_SIDE}|\(\s*{_SIDE}\s*\))", re.IGNORECASE)
-_UNIT_AT_END = re.compile(r"[+-]?[\d.]+ ?([^\d\s.]+)")
-_HEADING, _WORD = re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+")
 _Span = tuple[int, int, str]
 """A heading: where it begins and ends in the line, and its text."""
 
@@ -40,7 +37,7 @@ def json_documents(text: str) -> Iterator[Any]:
     """Yield the JSON objects and lists in a text, ignoring other text around them, and skipping incomplete or malformed ones."""
     decoder, position = json.JSONDecoder(), 0
     for _ in range(MOST):
-        start = _START.search(text, position)
+        start = re.compile(r"[\[{]").search(text, position)
         if start is None:
             return
         try:
@@ -180,7 +177,10 @@ def _cells(line: str) -> list[tuple[int, str]]:
 
 def _columns(heads: list[list[tuple[int, str]]], wrapped: bool) -> list[list[list[_Span]]]:
     """Return the headings of each cell, for each line of a device."""
-    lines = [[[(at + each.start(), at + each.end(), each[0]) for each in _HEADING.finditer(cell)] for at, cell in line] for line in heads]
+    lines = [
+        [[(at + each.start(), at + each.end(), each[0]) for each in re.finditer(r"\S+(?: \S+)*", cell)] for at, cell in line]
+        for line in heads
+    ]
     if not wrapped:
         return lines
     for further in lines[1:]:
@@ -200,7 +200,7 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
     for heads, (at, cell) in zip((heads for line in columns for heads in line), cells, strict=True):
         words: list[list[str]] = [[] for _ in heads]
         column, end = 0, -1
-        for word in _WORD.finditer(cell) if heads else ():
+        for word in re.finditer(r"\S+", cell) if heads else ():
             start = at + word.start()
             # Overlap with each heading; a negative one is a distance.
             overlaps = [min(each[1], at + word.end()) - max(each[0], start) for each in heads]
@@ -214,7 +214,7 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
             found.setdefault(name, _append_unit(value, unit))
             pair = _PAIR.fullmatch(value) if len(value) <= LONGEST else None
             sides = [side.strip() for side in pair.groups() if side] if pair else []
-            unit = unit or next((last[1] for side in sides if (last := _UNIT_AT_END.fullmatch(side))), "")
+            unit = unit or next((last[1] for side in sides if (last := re.fullmatch(r"[+-]?[\d.]+ ?([^\d\s.]+)", side))), "")
             for number, side in enumerate(sides):
                 found.setdefault(f"{name}.{number}", _append_unit(side, unit))
     return found

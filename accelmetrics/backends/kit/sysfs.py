@@ -22,10 +22,9 @@ from statistics import fmean
 from typing import Any
 
 from accelmetrics.backends.contract import Number, Processes, Value
-from accelmetrics.backends.kit.fdinfo import DrmClients, DrmKeys
 from accelmetrics.backends.kit.fields import DeviceRecord, Field, number, pcie_generation, quoted
 from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
-from accelmetrics.backends.kit.processes import NumberedNodes
+from accelmetrics.backends.kit.processes import DrmClients, DrmKeys, NumberedNodes
 from accelmetrics.backends.kit.system import ASLEEP, PCI_ADDRESS, Files, KeptFile, inode, link_name, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -39,9 +38,6 @@ PCIE_LINK = tuple(
     )
 )
 """Rows of a PCI device's link, as the kernel reports it."""
-
-OFF = Unavailable(Reason.SUSPENDED, "the sensor has no value while what it measures is powered down")
-"""Reason for EAGAIN, the answer of a chip's thermal zones while they are powered down."""
 
 
 def highest(printed: Any) -> object:
@@ -192,7 +188,8 @@ class DeviceDirectory(DeviceRecord):
         try:
             return files[which].read().decode("utf-8", "replace").strip(" \t\r\n\0")  # a zero byte ends a text of the device tree
         except BlockingIOError:
-            return OFF
+            # The answer (EAGAIN) of a chip's thermal zones while they are powered down.
+            return Unavailable(Reason.SUSPENDED, "the sensor has no value while its part of the chip is powered down")
         except OSError as error:
             self._kept.pop(place, None)  # hwmon directories get other numbers when a driver is reloaded
             if not isinstance(error, FileNotFoundError):

@@ -14,8 +14,20 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.backends.contract import Processes, Value
 from accelmetrics.backends.kit import processes as holders
-from accelmetrics.backends.kit.fdinfo import MOST, Client, DrmClients, DrmKeys, is_drm, parse
-from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
+from accelmetrics.backends.kit.processes import (
+    AGAIN,
+    DESCRIPTORS,
+    FIRST_PASS,
+    LATER_PASS,
+    MOST,
+    UNSEEN,
+    Client,
+    DrmClients,
+    DrmKeys,
+    NodeHolders,
+    is_drm,
+    parse_fdinfo,
+)
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import NOTHING
@@ -259,7 +271,7 @@ def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
     ],
 )
 def test_memory_is_read_in_the_unit_that_stands_beside_it(text: str, expected: int | None) -> None:
-    found = parse(f"drm-pdev:\t{CARD}\ndrm-client-id:\t5\n{text}")
+    found = parse_fdinfo(f"drm-pdev:\t{CARD}\ndrm-client-id:\t5\n{text}")
     assert found is not None
     assert found.memory([("vram",)]) == expected
 
@@ -268,7 +280,7 @@ def test_memory_is_read_in_the_unit_that_stands_beside_it(text: str, expected: i
     "text", ["", "pos:\t0\nflags:\t02\n", "drm-pdev:\t0000:03:00.0", "drm-pdev: x\ndrm-client-id: 5", "drm-client-id: 5"]
 )
 def test_what_is_no_gpus_is_none(text: str) -> None:
-    assert parse(text) is None
+    assert parse_fdinfo(text) is None
 
 
 @given(
@@ -276,7 +288,7 @@ def test_what_is_no_gpus_is_none(text: str) -> None:
     | st.lists(st.sampled_from(["drm-pdev:\t0000:03:00.0", "drm-client-id: 5", "drm-memory-vram:", "9", "KiB", "\n", "ns"])).map("".join)
 )
 def test_any_text_can_be_parsed(text: str) -> None:
-    found = parse(text)
+    found = parse_fdinfo(text)
     assert found is None or 0 <= (found.memory([("vram",)]) or 0) <= MOST
 
 

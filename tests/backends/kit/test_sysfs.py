@@ -13,9 +13,9 @@ from pytest_mock import MockerFixture
 from accelmetrics.backends.built_in import BUILT_IN, Registration
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import Field, PolledBackend, directories
-from accelmetrics.backends.kit.fdinfo import DrmClients, DrmKeys
 from accelmetrics.backends.kit.fields import Row
 from accelmetrics.backends.kit.polled import PolledReader
+from accelmetrics.backends.kit.processes import DrmClients, DrmKeys
 from accelmetrics.backends.kit.sysfs import OnChip, clocks
 from accelmetrics.backends.kit.system import KeptFile
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -346,7 +346,7 @@ def test_programs_are_looked_at_where_they_are_wanted(machine: DrmTree, mocker: 
 
 def test_what_programs_use_together_is_the_device_s(machine: DrmTree, mocker: MockerFixture) -> None:
     """Where all of them can be seen; each has its own part."""
-    mocker.patch("accelmetrics.backends.kit.fdinfo.SYSTEM_CLOCK", clock := FakeClock())
+    mocker.patch("accelmetrics.backends.kit.processes.SYSTEM_CLOCK", clock := FakeClock())
     machine.add(PCI, "xe", {})
     machine.whole_machine()
     rows = (Field("gpu", "@clients.busy", "%"), Field("memoryAllocatedBytes", "@clients.memory", "B"))
