@@ -43,9 +43,8 @@ from accelmetrics.backends.kit import (
     share,
     stream,
 )
-from accelmetrics.backends.kit.commands import CHUNK, run
+from accelmetrics.backends.kit.commands import CHUNK, LinePoll, run
 from accelmetrics.backends.kit.fields import flat
-from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SYSTEM = ("/usr/sbin", "/usr/bin")

@@ -3,8 +3,8 @@
 - :mod:`~accelmetrics.backends.kit.fields`: tables that map a vendor's record to metrics, with units and plausible values;
 - :mod:`~accelmetrics.backends.kit.parsing`: parsers for the output of tools;
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source reports all devices at once, and how devices are recognised;
-- :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
-  :mod:`~accelmetrics.backends.kit.sysfs`: sources that are commands, commands that print a stream, and directories of files;
+- :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.sysfs`: sources that are commands, also ones that print
+  a stream, and directories of files;
 - :mod:`~accelmetrics.backends.kit.watchdog`: child processes that never outlive this one;
 - :mod:`~accelmetrics.backends.kit.library`: shared libraries, loaded without blocking the program;
 - :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: system files, the hardware they list, and
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.commands import (
         Command as Command,
         Completed as Completed,
+        LineProcess as LineProcess,
         Query as Query,
         each_device as each_device,
+        stream as stream,
     )
     from accelmetrics.backends.kit.fields import (
         MEMORY as MEMORY,
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
         whole as whole,
     )
     from accelmetrics.backends.kit.library import import_library as import_library, load_first as load_first, load_library as load_library
-    from accelmetrics.backends.kit.line_process import LineProcess as LineProcess, stream as stream
     from accelmetrics.backends.kit.parsing import (
         blocks as blocks,
         figure as figure,
@@ -79,11 +80,10 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.system import find_hardware as find_hardware
 
 _PUBLIC = {
-    "commands": "Command Completed Query each_device",
+    "commands": "Command Completed LineProcess Query each_device stream",
     "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Row Says DeviceRecord "
     "coded difference is_absent number pcie_generation quoted share switched text total whole",
     "library": "import_library load_first load_library",
-    "line_process": "LineProcess stream",
     "parsing": "blocks figure first_match grouped json_document json_documents rows sections table with_units xml_records",
     "polled": "DeviceSample PollOnce PolledBackend Source",
     "processes": "DrmKeys NodeHolders descendants",

@@ -219,8 +219,9 @@ def pcie_generation(speed: object, per: float = 1) -> object:
     if match is None:
         return speed
     transfers = float(match[1]) / per
-    generations = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
-    return generations.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
+    return {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}.get(
+        transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s")
+    )
 
 
 class Says(NamedTuple):
@@ -389,14 +390,13 @@ def flat(document: object) -> DeviceRecord:
     for path, value in pending:
         if len(pending) > 100_000:  # noise
             break
-        if len(path) > 1000:  # no row looks deeper
-            continue
         if isinstance(value, Mapping) and "value" in value:
             plain, unit = value["value"], value.get("unit")
             value = f"{plain} {unit}" if unit and isinstance(plain, (int, float)) else plain  # noqa: PLW2901
         if not isinstance(value, Mapping):
             found[path] = value
-        if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable):
+        # No row has a longer path.
+        if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable) and len(path) <= 1000:
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             named = ((str(name).strip().lower(), item) for name, item in islice(items, MOST_DEVICES))
             pending += [(f"{path}.{name}".lstrip("."), item) for name, item in named if len(name) <= LONGEST]
@@ -542,18 +542,17 @@ class Table:
         hold_together(found, self._temperatures)
         chosen = {} if chosen is None else chosen
         for row in self._derived:
-            if not isinstance(found.get(row.metric, NOT_READ), Unavailable) or chosen.get(row.metric, ("", NO_PLACE))[1] != NO_PLACE:
-                continue
-            inputs = [found[name] if name in found else Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read") for name in row.inputs]
-            value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
-            if value is None:
-                try:
-                    value = row.compute(*inputs)
-                except ZeroDivisionError:
-                    value = Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
-            value = found[row.metric] = self._possible(row, value)
-            if not isinstance(value, Unavailable):
-                chosen.setdefault(row.metric, (self._source, NO_PLACE))
+            if isinstance(found.get(row.metric, NOT_READ), Unavailable) and chosen.get(row.metric, ("", NO_PLACE))[1] == NO_PLACE:
+                inputs = [found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read")) for name in row.inputs]
+                value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
+                if value is None:
+                    try:
+                        value = row.compute(*inputs)
+                    except ZeroDivisionError:
+                        value = Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
+                value = found[row.metric] = self._possible(row, value)
+                if not isinstance(value, Unavailable):
+                    chosen.setdefault(row.metric, (self._source, NO_PLACE))
 
     def names(self, metric: str) -> tuple[str, ...]:
         """Return the catalogue's name of a metric and its aliases; none for an input that only derived rows need."""

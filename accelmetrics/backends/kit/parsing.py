@@ -293,12 +293,9 @@ def blocks(text: str, begins: str = "", ends: str = "") -> list[tuple[dict[str, 
         if len(found) < MOST and (start is not None or (closed and not begins)):
             found.append((_groups(start), []))
             closed = False
-        if closed:
-            continue
-        if start is None:
+        if start is None and not closed:
             found[-1][1].append(line)
-        end = re.match(ends, line) if ends else None
-        if end is not None:
+        if ends and not closed and (end := re.match(ends, line)) is not None:
             found[-1][0].update(_groups(end))
             closed = True
     if ends and not closed:

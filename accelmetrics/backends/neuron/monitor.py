@@ -34,7 +34,7 @@ from typing import Any
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions, Value
 from accelmetrics.backends.kit import Command, DeviceRecord, DeviceSample, Field, PolledBackend, Source, quoted, stream, text
-from accelmetrics.backends.kit.line_process import LinePoll
+from accelmetrics.backends.kit.commands import LinePoll
 from accelmetrics.backends.neuron import PERIOD, TOOL
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable

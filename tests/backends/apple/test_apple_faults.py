@@ -7,7 +7,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.apple import AppleBackend, backend, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.kit import line_process, polled
+from accelmetrics.backends.kit import commands, polled
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.visibility.doctor import diagnose
 from tests.backends.apple.reading import Mac
@@ -62,7 +62,7 @@ def test_one_that_prints_no_record_in_time_is_left_alone(
 ) -> None:
     monkeypatch.setattr(AppleBackend, "interval", 0.1)
     monkeypatch.setattr(sources, "FIRST_LINE", 0.2)
-    monkeypatch.setattr(line_process, "START_UP", 1.0)
+    monkeypatch.setattr(commands, "START_UP", 1.0)
     monkeypatch.setattr(polled, "RETRY", 0.0)
     mac.behave("macmon", printed, mode=mode)
     assert machine.read().reasons["temp"].reason == reason

@@ -19,8 +19,8 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.guard import WAITS
-from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, commands, line_process
-from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, LineRecord, split_lines
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, commands
+from accelmetrics.backends.kit.commands import CLOSED, FORKED, LinePoll, LineProcess, LineRecord, split_lines
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
@@ -275,7 +275,7 @@ def test_a_child_that_ran_steadily_is_replaced_soon(start: Start, tmp_path: Path
     stream = start(TICK + f"say('{{}}\\n')\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)", clock=clock, silence=1000.0)
     stream._pause = 60.0
     first(stream)
-    clock.now += line_process.STEADY
+    clock.now += commands.STEADY
     end.touch()
     wait_for(lambda: stream.starts > 1)
 
@@ -290,7 +290,7 @@ def test_silence_from_the_start_is_borne_a_little_longer(start: Start, monkeypat
     clock = Clock()
     stream = start(TICK + "time.sleep(60)", silence=0.1, clock=clock)
     wait_for(lambda: stream.starts)
-    clock.now += line_process.START_UP - 0.1
+    clock.now += commands.START_UP - 0.1
     looks = clock.looks
     wait_for(lambda: clock.looks > looks + 3)
     assert stream.ends == 0
@@ -386,7 +386,7 @@ def test_closing_twice_and_before_anything_was_started(start: Start) -> None:
 
 PARENT = """
 import os, sys, time
-from accelmetrics.backends.kit.line_process import LineProcess
+from accelmetrics.backends.kit.commands import LineProcess
 stream = LineProcess([sys.argv[1]], silence=60.0)
 print(stream.wait(30.0).line.decode(), flush=True)
 {end}
@@ -595,7 +595,7 @@ def test_a_backend_on_a_stream(tmp_path: Path) -> None:
     command = tmp_path / "acme-top"
     command.write_text(f"#!{sys.executable} -IS\n{TICK}say(open('acme.json').read() + '\\n'); time.sleep(600)", "utf-8")
     command.chmod(0o755)
-    connect = line_process.stream(
+    connect = commands.stream(
         Command("acme-top", directories=(str(tmp_path),)),
         lambda text: [DeviceSample(json.loads(text))],
         interval=600.0,
