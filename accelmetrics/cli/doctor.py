@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor.findings import of_one_reading
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.text import brief, counted, printable, wrapped
-from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, SharedReadings, diagnose, examine
+from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, diagnose
 
 INDENT = "  "
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -62,11 +62,11 @@ def check(options: Namespace, out: Stdout) -> int:
     with suppress(OSError), closing(KernelLog()) as log:  # the printed line says why the log cannot be read
         log.count_all()
     try:
-        found, snapshot = examine(**{"open_timeout": CHECK_OPEN_TIMEOUT, **arguments.reading(options)})
+        found = diagnose(**{"open_timeout": CHECK_OPEN_TIMEOUT, **arguments.reading(options)})
     except AccelMetricsError as error:
         out.write(f"UNKNOWN: {printable(str(error))}\n")
         return UNKNOWN
-    judged = of_one_reading(snapshot).current
+    judged = of_one_reading(found.snapshot).current
     problems = [(STATUS_OF[one.severity], f"{one.key}: {one.message}") for one in judged if one.severity in STATUS_OF]
     devices = [device for backend in found.backends for device in backend.devices]
     problems += [(CRITICAL, f"{device.key} cannot be read: {device.problem}") for device in devices if not device.readable]
@@ -96,12 +96,16 @@ def render(found: Diagnosis, width: int) -> str:
     broken = [backend for backend in found.backends if backend.broken]
     sound = [backend for backend in found.backends if not backend.broken]
     present, absent = ([backend for backend in sound if (backend.status == "absent") is gone] for gone in (False, True))
-    unread = [[(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]] if found.unread else []
+    unread = [[(0, f"{device['name']}: {device['pci_bus_id']} ({device['pci_id']})") for device in found.unread]] if found.unread else []
+    kernel_log = (
+        (0, f"problem: {found.kernel_log}: Xid errors before the start of a program are not seen, and those of NVSwitches never"),
+        (1, "what to do: give the daemon CAP_SYSLOG (deploy/systemd/kernel-log.conf does), or set kernel.dmesg_restrict to 0"),
+    )
     for heading, group in (
         ("PRESENT, BUT BROKEN", map(_backend, broken)),
         ("WORKS", map(_backend, present)),
         ("ON THE PCI BUS, NOT READ BY THIS RELEASE", unread),
-        ("THE KERNEL'S LOG", [_kernel_log(found.kernel_log)] if found.kernel_log else []),
+        ("THE KERNEL'S LOG", [kernel_log] if found.kernel_log else []),
         ("SHARED READINGS", map(_shared, found.shared)),
         ("NOT HERE", map(_backend, absent)),
     ):
@@ -123,17 +127,11 @@ def verdict(found: Diagnosis) -> str:
     return f"{counted(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
 
 
-def _kernel_log(problem: str) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs about a kernel log that cannot be read, each with its depth."""
-    yield 0, f"problem: {problem}: Xid errors before the start of a program are not seen, and those of NVSwitches never"
-    yield 1, "what to do: give the daemon CAP_SYSLOG (deploy/systemd/kernel-log.conf does), or set kernel.dmesg_restrict to 0"
-
-
-def _shared(shared: SharedReadings) -> Iterator[tuple[int, str]]:
+def _shared(shared: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield the paragraphs about one file of shared readings, each with its depth."""
-    yield 0, shared.path
-    age = "no reading yet" if shared.age_seconds is None else f"the newest reading is {brief(shared.age_seconds)} old"
-    yield 1, f"problem: {shared.problem}" if shared.problem else f"process {shared.pid} reads, in epoch {shared.epoch}: {age}"
+    age = "no reading yet" if shared["age_seconds"] is None else f"the newest reading is {brief(shared['age_seconds'])} old"
+    yield 0, shared["path"]
+    yield 1, f"problem: {shared['problem']}" if shared["problem"] else f"process {shared['pid']} reads, in epoch {shared['epoch']}: {age}"
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
@@ -161,7 +159,8 @@ def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
         yield from _gaps(backend.gaps)
 
 
-def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[int, str]]:
+def _gaps(gaps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
     for gap in gaps:
-        yield 2, f"{f'{gap.reason} ({gap.detail})' if gap.detail else gap.reason}: {', '.join(gap.names)}"
-        yield 3, f"what to do: {gap.advice}" if gap.advice else ""
+        detail = f" ({gap['detail']})" if gap["detail"] else ""
+        yield 2, f"{gap['reason']}{detail}: {', '.join(gap['names'])}"
+        yield 3, f"what to do: {gap['advice']}" if gap["advice"] else ""

@@ -49,22 +49,6 @@ RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 For a vendor with other products too, or with unpublished ids, the PCI class decides: display (03) or processing accelerator (12)."""
 
 
-class Gap(NamedTuple):
-    """Metrics that are missing for the same reason.
-
-    Attributes:
-        reason: The reason, in one word.
-        detail: The exact message.
-        names: The metrics: names without the device's key, or full keys of the host.
-        advice: The remedy. Empty if there is none.
-    """
-
-    reason: str
-    detail: str
-    names: tuple[str, ...]
-    advice: str = ""
-
-
 class DeviceFinding(NamedTuple):
     """A device and its state.
 
@@ -78,7 +62,8 @@ class DeviceFinding(NamedTuple):
         problem: Why it cannot be read. Empty if it can.
         advice: The remedy for the problem.
         metrics: Number of metrics with a value.
-        gaps: Missing metrics.
+        gaps: Metrics that are missing for the same reason, as dicts: ``reason`` in one word, ``detail`` (the exact message), ``names``
+            (without the device's key; full keys of the host) and ``advice``.
         fabric: Its state in the fabric that connects devices of several machines. Empty if there is none.
     """
 
@@ -91,7 +76,7 @@ class DeviceFinding(NamedTuple):
     problem: str
     advice: str
     metrics: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Mapping[str, Any], ...]
     fabric: str = ""
 
 
@@ -112,7 +97,7 @@ class BackendFinding(NamedTuple):
         read_seconds: Duration of the reading. None if there was none.
         devices: Its devices.
         metrics: Number of metrics with a value that belong to no device (the host).
-        gaps: Missing metrics that belong to no device.
+        gaps: Missing metrics that belong to no device, as those of a device.
     """
 
     name: str
@@ -128,7 +113,7 @@ class BackendFinding(NamedTuple):
     read_seconds: float | None
     devices: tuple[DeviceFinding, ...]
     metrics: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Mapping[str, Any], ...]
 
     @property
     def broken(self) -> bool:
@@ -149,38 +134,6 @@ class BackendFinding(NamedTuple):
         return self.expected_devices or int(self.reason not in ("", Reason.DRIVER_UNAVAILABLE))
 
 
-class UnreadDevice(NamedTuple):
-    """An accelerator on the PCI bus that no backend reads.
-
-    Attributes:
-        name: The vendor and the product. For an unknown vendor, its PCI id.
-        pci_bus_id: Its PCI address.
-        pci_id: Vendor and device id: ``1da3:1020``.
-    """
-
-    name: str
-    pci_bus_id: str
-    pci_id: str
-
-
-class SharedReadings(NamedTuple):
-    """Readings that processes of this machine share (docs/sharing.md).
-
-    Attributes:
-        path: Their file.
-        pid: The process that reads the devices, by its id in its own namespace.
-        epoch: The number of the reading process. Each new reading process has a higher one.
-        age_seconds: Age of the newest reading. None if there is none, or it comes from another release.
-        problem: Why the file cannot be read. Empty if it can.
-    """
-
-    path: str
-    pid: int = 0
-    epoch: int = 0
-    age_seconds: float | None = None
-    problem: str = ""
-
-
 class Diagnosis(NamedTuple):
     """The result of :func:`diagnose`.
 
@@ -188,17 +141,19 @@ class Diagnosis(NamedTuple):
         hostname: The machine's name.
         timestamp: Time of the reading (RFC 3339, UTC).
         backends: The backends, in numbering order.
-        unread: Accelerators on the PCI bus that no backend reads. Empty unless all backends were examined.
-        shared: Readings that processes of this machine share, as far as this user may see them.
+        unread: Accelerators on the PCI bus that no backend reads (see ``unread_devices``). Empty unless all backends were examined.
+        shared: Readings that processes of this machine share (see ``shared_readings``), as far as this user may see them.
         kernel_log: Why Xid errors of NVIDIA's GPUs cannot be read from the kernel's log. Empty if they can, or without GPUs of NVIDIA.
+        snapshot: The reading behind the diagnosis. It is not a part of ``to_dict``.
     """
 
     hostname: str
     timestamp: str
     backends: tuple[BackendFinding, ...]
-    unread: tuple[UnreadDevice, ...] = ()
-    shared: tuple[SharedReadings, ...] = ()
-    kernel_log: str = ""
+    unread: tuple[Mapping[str, str], ...]
+    shared: tuple[Mapping[str, Any], ...]
+    kernel_log: str
+    snapshot: Snapshot
 
     @property
     def unreadable(self) -> int:
@@ -207,11 +162,16 @@ class Diagnosis(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as new plain containers, ready for ``json``."""
-        return {**plain(self), "unreadable": self.unreadable}
+        facts = {name: value for name, value in self._asdict().items() if name != "snapshot"}
+        return {**plain(facts), "unreadable": self.unreadable}
 
 
-def unread_devices() -> tuple[UnreadDevice, ...]:
-    """Return the accelerators on the PCI bus that no built-in backend reads, in order of address."""
+def unread_devices() -> tuple[Mapping[str, str], ...]:
+    """Return the accelerators on the PCI bus that no built-in backend reads, in order of address.
+
+    Returns:
+        The ``name`` of each (for an unknown vendor, its PCI id), its ``pci_bus_id``, and its ``pci_id``: vendor and device (``1da3:1020``).
+    """
     read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
     read |= {link_name(f"{path}/device") for row in BUILT_IN.values() for path in find_driven(row.drivers)}
     found: dict[str, str] = {}
@@ -221,15 +181,25 @@ def unread_devices() -> tuple[UnreadDevice, ...]:
     for vendor in pci_functions().keys() - OWN_DETECTION - {""}:
         for address in find_pci((f"{vendor.removeprefix('0x')}:*:12",)):
             found.setdefault(address, f"an accelerator of vendor {vendor}")
+    return tuple(
+        {
+            "name": name,
+            "pci_bus_id": address,
+            "pci_id": ":".join((read_text(f"{PCI}/{address}/{part}") or "").removeprefix("0x") for part in ("vendor", "device")),
+        }
+        for address, name in sorted(found.items())
+        if address not in read
+    )
 
-    def pci_id(address: str) -> str:
-        return ":".join((read_text(f"{PCI}/{address}/{name}") or "").removeprefix("0x") for name in ("vendor", "device"))
 
-    return tuple(UnreadDevice(name, address, pci_id(address)) for address, name in sorted(found.items()) if address not in read)
+def shared_readings() -> tuple[Mapping[str, Any], ...]:
+    """Return the shared readings (docs/sharing.md) of this user's jobs and of the daemon ``serve --share``.
 
-
-def shared_readings() -> tuple[SharedReadings, ...]:
-    """Return the shared readings of this user's jobs and of the daemon ``serve --share``."""
+    Returns:
+        The ``path`` of each file, the ``pid`` of the process that reads the devices (in its own namespace), its ``epoch`` (each new
+        reading process has a higher one), ``age_seconds`` of the newest reading (None if there is none, or it comes from another
+        release), and the ``problem`` for which the file cannot be read, else empty.
+    """
     if sys.platform == "win32":  # there is no sharing on Windows
         return ()
     # Imported here, because these modules need fcntl, which Windows does not have.
@@ -248,10 +218,11 @@ def shared_readings() -> tuple[SharedReadings, ...]:
             try:
                 writer, newest = ring.writer(), ring.newest()
             except (NotSharedError, OSError) as error:
-                found.append(SharedReadings(str(path), problem=str(error)))
+                found.append({"path": str(path), "pid": 0, "epoch": 0, "age_seconds": None, "problem": str(error)})
             else:
                 age = None if newest is None else time.monotonic() - newest.ended
-                found += [] if writer is None else [SharedReadings(str(path), writer.pid, writer.epoch, age)]
+                if writer is not None:
+                    found.append({"path": str(path), "pid": writer.pid, "epoch": writer.epoch, "age_seconds": age, "problem": ""})
             finally:
                 ring.close()
     return tuple(found)
@@ -264,23 +235,7 @@ def diagnose(
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     amd_source: str | None = None,
 ) -> Diagnosis:
-    """Detect, open and read all backends, and return a diagnosis. For the arguments see :func:`examine`.
-
-    Raises:
-        InvalidOptionError: An option is invalid.
-        UnknownNameError: A backend, or a source of a backend, does not exist.
-    """
-    return examine(backends, timeout=timeout, open_timeout=open_timeout, amd_source=amd_source)[0]
-
-
-def examine(
-    backends: BackendChoice | None = None,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
-    amd_source: str | None = None,
-) -> tuple[Diagnosis, Snapshot]:
-    """Return the diagnosis of this machine, and the reading behind it.
+    """Detect, open and read all backends, and return a diagnosis.
 
     Args:
         backends: Names or objects of the backends. By default all registered ones. A named backend is opened even if
@@ -307,9 +262,9 @@ def examine(
         pairs = zip(snapshot.backends, engine.readers, strict=True)
         findings = tuple(_backend(snapshot, status, reader) for status, reader in pairs)
         listed = {pci_address(device.pci_bus_id) for device in snapshot.devices}  # also by plug-ins, which have no row in BUILT_IN
-        unread = [device for device in unread_devices() if device.pci_bus_id not in listed] if backends is None else ()
+        unread = [device for device in unread_devices() if device["pci_bus_id"] not in listed] if backends is None else ()
         log = unreadable() if any(one.name == "nvidia" and one.status != "absent" for one in findings) else ""
-        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared, log), snapshot
+        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared, log, snapshot)
     finally:
         engine.close()
 
@@ -363,11 +318,11 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     # A rate without a value needs another reading, but its counter was read. So the device is readable. A lost device is not, although
     # it still has its counts from the kernel's log.
     lost = failure is not None and failure.why.reason == Reason.DEVICE_LOST
-    if not lost and (device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps)):
+    if not lost and (device.values or any(gap["reason"] == Reason.NEEDS_INTERVAL for gap in gaps)):
         wrong = None
     elif gaps:
-        largest = max(gaps, key=lambda gap: len(gap.names))
-        wrong = Unavailable(largest.reason, largest.detail)
+        largest = max(gaps, key=lambda gap: len(gap["names"]))
+        wrong = Unavailable(largest["reason"], largest["detail"])
     if wrong is not None and wrong.reason in AT_REST:
         wrong = None
     return DeviceFinding(
@@ -385,9 +340,12 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     )
 
 
-def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:
+def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Mapping[str, Any], ...]:
     """Group missing metrics by reason and message."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
         names.setdefault((str(why.reason), why.detail), []).append(name)
-    return tuple(Gap(reason, detail, tuple(listed), ADVICE.get(reason, "")) for (reason, detail), listed in sorted(names.items()))
+    return tuple(
+        {"reason": reason, "detail": detail, "names": tuple(listed), "advice": ADVICE.get(reason, "")}
+        for (reason, detail), listed in sorted(names.items())
+    )

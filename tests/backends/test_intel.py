@@ -332,7 +332,7 @@ def test_cards_of_other_drivers_are_none(tree: IntelTree, sampler: Sampler) -> N
     assert caught.value.advice.startswith("load the kernel driver: sudo modprobe xe")
     tree.xe(2)
     assert [device.pci_bus_id for device in sampler.sample().devices] == [CARD]
-    unread = [(device.name, device.pci_bus_id) for device in unread_devices()]
+    unread = [(device["name"], device["pci_bus_id"]) for device in unread_devices()]
     gpu, npu = "Intel GPU without the driver i915 or xe", "Intel NPU without the driver intel_vpu"
     assert unread == [(npu, "0000:00:0b.0"), (gpu, "0000:07:00.0"), (gpu, "0000:08:00.0")]
 

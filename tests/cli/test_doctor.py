@@ -287,7 +287,7 @@ def test_what_a_registration_finds_is_read(tree: Tree, monkeypatch: pytest.Monke
     tree.device("0000:41:00.0", "0x1ed2", "0x0000", "0x120000").device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
     tree.device("0000:40:00.0", "0x1de0", "0x0001", "0x120000")
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tree.root))
-    assert [device.name for device in unread_devices()] == ["Groq", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
+    assert [device["name"] for device in unread_devices()] == ["Groq", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
     row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "1de0:*:12", "abcd:*:12"))
     monkeypatch.setattr("accelmetrics.visibility.doctor.BUILT_IN", {"rebellions": row})
     assert unread_devices() == ()

@@ -53,7 +53,7 @@ def test_a_backend_that_works(gpus: FakeBackend) -> None:
     assert found.read_seconds is not None
     assert (found.reason, found.problem, found.advice, found.unreadable) == ("", "", "", 0)
     (gap,) = found.devices[0].gaps
-    assert (gap.reason, gap.detail, set(gap.names)) == ("not_supported", "no fan", {"fanSpeed", "smClock"})
+    assert (gap["reason"], gap["detail"], set(gap["names"])) == ("not_supported", "no fan", {"fanSpeed", "smClock"})
     assert found.devices[0].metrics == 2
     assert all(device.readable for device in found.devices)
 
@@ -191,11 +191,11 @@ def test_it_shows_which_process_reads_for_others(tmp_path: Path, monkeypatch: py
     with rank("    monitor.start(); until(lambda: monitor.latest); tell(1); wait_to_go_on()", job_environment(tmp_path)) as program:
         program.told()
         (tmp_path / "accelmetrics" / "other.ring").write_text("x")
-        own, other = sorted(diagnose([gpus]).shared, key=lambda one: one.problem)
-        assert (own.pid, own.problem) == (program.pid, "")
-        assert own.epoch > 0
-        assert own.age_seconds is not None
-        assert "not a file of shared readings" in other.problem
+        own, other = sorted(diagnose([gpus]).shared, key=lambda one: one["problem"])
+        assert (own["pid"], own["problem"]) == (program.pid, "")
+        assert own["epoch"] > 0
+        assert own["age_seconds"] is not None
+        assert "not a file of shared readings" in other["problem"]
 
 
 def test_what_to_do_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
