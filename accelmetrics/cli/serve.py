@@ -246,7 +246,7 @@ def _serving(
         watching.restore_findings(state.findings)
         summaries = JobSummaries(watching, options.summaries, earlier=state.jobs)
         state.keep(summaries)
-        attribution.add(claim_sources(options, summaries))
+        attribution.sources += claim_sources(options, summaries)
         # The endpoint opens before the monitor starts, so that a port in use ends the command, with one message.
         try:
             endpoint.open()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -69,9 +69,9 @@ class ClaimSource:
             outcome = guarded(self.read)
             failure = outcome.failure.detail if outcome.failure is not None else ""
             if failure and failure != self._failure:
-                log.warning("who holds the devices is not known from %s: %s", self.name, failure)
+                log.warning("%s does not report who holds the devices: %s", self.name, failure)
             elif self._failure and not failure:
-                log.warning("%s tells again who holds the devices", self.name)
+                log.warning("%s reports the holders of the devices again", self.name)
             self._failure = failure
             if not failure:
                 self._latest = (time.monotonic(), outcome.value)
@@ -86,9 +86,9 @@ class ClaimSource:
 
     def latest(self) -> tuple[Listing | None, str]:
         """Return the last answer, or None if it is too old, and the reason why the last read failed."""
-        at, listing = self._latest
-        fresh = time.monotonic() - at <= max(LEAST_STALE, STALE * self._interval)
-        return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it gives no answer")
+        read_at, listing = self._latest
+        fresh = time.monotonic() - read_at <= max(LEAST_STALE, STALE * self._interval)
+        return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it does not answer")
 
 
 class Attribution:
@@ -96,43 +96,34 @@ class Attribution:
 
     Args:
         sources: Sources of claims. If two report the same job on the same device, the first one counts.
+
+    Attributes:
+        sources: The sources. Each is read by its own thread within the ``with`` block.
     """
 
     def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
-        self._sources = list(sources)
+        self.sources = list(sources)
         self._end = Flag()
 
-    def add(self, sources: Iterable[ClaimSource]) -> None:
-        """Add sources. They are read from the next start on."""
-        self._sources += sources
-
-    def start(self) -> Attribution:
-        """Start a thread for each source."""
+    def __enter__(self) -> Attribution:
         self._end = Flag()
-        for source in self._sources:
+        for source in self.sources:
             threading.Thread(target=source.run, args=(self._end,), name=f"accelmetrics-{source.name}", daemon=True).start()
         return self
 
-    def close(self) -> None:
-        """Stop the threads, without waiting for a read in progress."""
-        self._end.set()
-
-    def __enter__(self) -> Attribution:
-        return self.start()
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self._end.set()  # a read in progress is not waited for
 
     def __call__(self, snapshot: Snapshot) -> Holders:
         """Return the holders of a reading's devices, from the last answers of the sources."""
-        listings = {source.name: source.latest() for source in self._sources}
+        listings = {source.name: source.latest() for source in self.sources}
         claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing[0]]
         failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
         return Holders(tuple(resolve(claims, snapshot.identities)), FrozenDict(failures))
 
 
-def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Holder]:
-    """Yield a holder for each device of the claims. A device that is not in ``slots`` is skipped.
+def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> list[Holder]:
+    """Return a holder for each device of the claims. A device that is not in ``slots`` is skipped.
 
     Args:
         claims: The claims. A job that several of them name for a device yields one holder.
@@ -141,26 +132,25 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
     known: dict[DeviceRef, tuple[str, ...]] = {}  # keys of devices by each reference to them
     whole_devices = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
     for slot in slots:
-        about = slot.identity
-        whole = whole_devices.get(about.parent) if about.parent else slot
-        behind = "" if whole is slot else f".{about.gpu_instance_id}"
-        if about.uuid:
-            known["uuid", about.uuid] = (slot.key,)
-        if about.pci_bus_id and not about.parent:
-            address: DeviceRef = ("pci", pci_address(about.pci_bus_id))  # the devices of one card share an address
+        identity = slot.identity
+        whole = whole_devices.get(identity.parent) if identity.parent else slot
+        if identity.uuid:
+            known["uuid", identity.uuid] = (slot.key,)
+        if identity.pci_bus_id and not identity.parent:
+            address: DeviceRef = ("pci", pci_address(identity.pci_bus_id))  # the devices of one card share an address
             known[address] = (*known.get(address, ()), slot.key)
-        if about.kind == "tpu":
-            known["tpu", str(about.vendor_index)] = (slot.key,)
-        if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
+        if identity.kind == "tpu":
+            known["tpu", str(identity.vendor_index)] = (slot.key,)
+        if whole is not None and identity.vendor == "nvidia" and (whole is slot or identity.gpu_instance_id is not None):
             # These references end at the GPU instance. Of several compute instances in it, the first one gets the holder.
-            known.setdefault(("index", f"{whole.identity.vendor_index}{behind}"), (slot.key,))
-            if whole.identity.minor_number is not None:
-                known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), (slot.key,))
-    seen: set[tuple[str, str, object]] = set()
-    for kind, labels, devices in claims:
+            instance = "" if whole is slot else f".{identity.gpu_instance_id}"
+            for kind, number in ("index", whole.identity.vendor_index), ("minor", whole.identity.minor_number):
+                if number is not None:
+                    known.setdefault((kind, f"{number}{instance}"), (slot.key,))
+    found: dict[tuple[str, str, object], Holder] = {}
+    for holder_kind, labels, devices in claims:
         # Two sources may report a job with different labels, so a job is known by its id. A container has no id.
-        holder = labels.get("job_id") if kind == "job" else tuple(labels.items())
-        for device in dict.fromkeys(key for each in devices for key in known.get(each, ())):
-            if (device, kind, holder) not in seen:
-                seen.add((device, kind, holder))
-                yield Holder(device, kind, FrozenDict(labels))
+        holder = labels.get("job_id") if holder_kind == "job" else tuple(labels.items())
+        for device in (key for each in devices for key in known.get(each, ())):
+            found.setdefault((device, holder_kind, holder), Holder(device, holder_kind, FrozenDict(labels)))
+    return list(found.values())

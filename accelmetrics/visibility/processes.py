@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from accelmetrics.backends.kit.processes import (
@@ -44,8 +44,8 @@ LOOKED_UP = 5.0
 """Seconds for which an answer about the same processes is reused."""
 PATIENCE = 0.5
 """Seconds to wait for the system's answer."""
-NOT_SAID = "the driver does not say"
-SEEN_FROM_INSIDE = "the system shows its cgroup as seen from this container"
+NOT_SAID = "the driver does not report it"
+SEEN_FROM_INSIDE = "the system shows only the part of its cgroup inside this container"
 RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
 """The runtime for each word that precedes a container's id in a cgroup's name."""
 _CONTAINER = re.compile(rf"(?:^|[/:])(?<!libpod_parent/)(?:({'|'.join(RUNTIMES)})[-:/])?([0-9a-f]{{64}})(?:\.scope)?(?=/|$)")
@@ -248,34 +248,27 @@ def process_details(snapshot: Snapshot, pid: int, *, environment: bool = False) 
     here = next(iter(located(snapshot, uses)), f"no device lists process {pid} now")
     if isinstance(here, str):
         return ProcessDetails(pid, why=here)
-    system, above = SystemReader(), [*ancestors(here)][:DEEPEST]
-    depths = {one: depth for depth, one in enumerate([*reversed(above), here])}
-    for one in descendants(here)[1 : MOST_BELOW + 1]:
+    system, above, below = SystemReader(), [*ancestors(here)][:DEEPEST], descendants(here)[: MOST_BELOW + 1]
+    children: dict[int, list[int]] = {}
+    for one in below[1:]:
         status = read_status(one)
-        depths[one] = depths.get(0 if status is None else status[0], depths[here]) + 1
-    tree = tuple((depth, system.look_up(one)) for one, depth in _downwards(depths))
+        parent = here if status is None or status[0] not in below else status[0]  # a new parent is another process's
+        children.setdefault(parent, []).append(one)
+
+    def branch(root: int, depth: int) -> Iterator[tuple[int, ProcessInfo]]:
+        yield depth, system.look_up(root)
+        for child in children.get(root, ()):
+            yield from branch(child, depth + 1)
+
+    ancestry = ((depth, system.look_up(one)) for depth, one in enumerate(reversed(above)))
+    details = ProcessDetails(pid, here, (*ancestry, *branch(here, len(above))))
     if not environment:
-        return ProcessDetails(pid, here, tree)
+        return details
     try:
-        words = read_once(f"/proc/{here}/environ").decode("utf-8", "replace").split("\0")
+        variables = read_once(f"/proc/{here}/environ").decode("utf-8", "replace").split("\0")
     except OSError as error:
-        return ProcessDetails(pid, here, tree, why=_why(here, error))
-    return ProcessDetails(pid, here, tree, tuple(word for word in words if word))
-
-
-def _downwards(depths: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the processes with their depths in tree order: each behind its parent and earlier siblings."""
-    order: list[tuple[int, int]] = []
-    for one, depth in depths.items():
-        status = read_status(one)
-        parents = [place for place, (other, _) in enumerate(order) if status is not None and other == status[0]]
-        place = len(order)
-        if parents:
-            place = parents[0] + 1
-            while place < len(order) and order[place][1] >= depth:
-                place += 1
-        order.insert(place, (one, depth))
-    return order
+        return details._replace(why=_why(here, error))
+    return details._replace(environment=tuple(filter(None, variables)))
 
 
 def process_labels(names: Iterable[str]) -> ProcessLabels:
@@ -387,9 +380,7 @@ class SystemReader:
         if found is None:
             raise ValueError("/proc/PID/status has no user")
         uid = int(found[1])
-        if uid not in self._users:
-            self._users[uid] = _user_name(uid)
-        return self._users[uid]
+        return self._users.setdefault(uid, self._users.get(uid) or _user_name(uid))
 
     def _started(self, pid: int) -> float:
         if self._boot is None:
@@ -464,9 +455,9 @@ def membership(text: str) -> dict[str, str]:
 def _why(pid: int, error: Exception) -> str:
     """Return the reason, in words, why a fact about a process is not known."""
     if isinstance(error, PermissionError):
-        return f"process {pid} belongs to another user, and this one may not look into it"
+        return f"process {pid} belongs to another user, whose processes this user may not read"
     if isinstance(error, ProcessLookupError) or (isinstance(error, FileNotFoundError) and not is_visible(pid)):
         return f"process {pid} has ended"
     if isinstance(error, FileNotFoundError):
-        return "this system does not say it"
-    return (error.strerror if isinstance(error, OSError) else None) or "what the system says is not understood"
+        return "this system does not report it"
+    return (error.strerror if isinstance(error, OSError) else None) or "the answer of the system has an unknown form"

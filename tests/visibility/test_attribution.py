@@ -109,7 +109,7 @@ def test_an_answer_that_grows_old_is_not_served(monkeypatch: pytest.MonkeyPatch)
         assert gate.entered.wait(60)
         assert told(reading()).found
         now[0] += 60.0
-        assert told(reading()) == ((), {"kubernetes": "it gives no answer"})
+        assert told(reading()) == ((), {"kubernetes": "it does not answer"})
         gate.release()
     wait_for_no_threads()
 

@@ -122,7 +122,7 @@ def test_a_process_of_ours(child: int) -> None:
     assert process.started is not None
     assert process.started[:19] <= found.timestamp[:19]
     assert process.parents[0] == os.getpid()
-    assert process.unavailable["memory_utilization"] == "the driver does not say"
+    assert process.unavailable["memory_utilization"] == "the driver does not report it"
     assert not {"user", "command", "started", "memory_bytes"} & process.unavailable.keys()
     assert {parent.pid for parent in found.parents} == set(process.parents)
     assert {(parent.device, parent.memory_bytes) for parent in found.parents} == {("", None)}
@@ -224,7 +224,7 @@ def test_as_a_document(tree: Tree) -> None:
             "slurm_job": None,
             "slurm_step": None,
             "parents": [1],
-            "unavailable": {"utilization": "the driver does not say", "memory_utilization": "the driver does not say"},
+            "unavailable": {"utilization": "the driver does not report it", "memory_utilization": "the driver does not report it"},
         }
     ]
     assert [(parent["pid"], parent["user"], parent["command"]) for parent in document["parents"]] == [(1, "root", "init")]
@@ -302,7 +302,7 @@ def test_within_a_container_that_shows_cgroups_from_inside(tree: Tree) -> None:
     tree.link("proc/1/ns/cgroup", "cgroup:[4026532999]")
     tree.process(20, cgroup="0::/")
     tree.process(21, cgroup=f"0::/../cri-containerd-{ID}.scope")
-    why = "the system shows its cgroup as seen from this container"
+    why = "the system shows only the part of its cgroup inside this container"
     assert missing(about(20)) == dict.fromkeys(("container", "pod", "slurm_job"), why)
     assert about(21).container == ID
     assert missing(about(21)) == dict.fromkeys(("pod", "slurm_job"), why)
@@ -404,7 +404,7 @@ def test_another_users_process(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> N
     """Under ``hidepid=1`` its folder is there, and no file in it may be read."""
     tree.process(20)
     monkeypatch.setattr(module, "read_once", refuse)
-    why = "process 20 belongs to another user, and this one may not look into it"
+    why = "process 20 belongs to another user, whose processes this user may not read"
     assert missing(about(20)) == dict.fromkeys(("user", "command", "started", "container", "pod", "slurm_job"), why)
 
 
@@ -428,7 +428,7 @@ def test_a_process_that_ends_meanwhile(tree: Tree, monkeypatch: pytest.MonkeyPat
     assert (process.user, process.command) == ("anna", "python train.py")
     assert missing(process) == {
         "started": "process 20 has ended",
-        **dict.fromkeys(("container", "pod", "slurm_job"), "this system does not say it"),
+        **dict.fromkeys(("container", "pod", "slurm_job"), "this system does not report it"),
     }
 
 
@@ -446,7 +446,7 @@ def test_users_without_a_name_and_files_that_make_no_sense(tree: Tree) -> None:
     tree.write("proc/20/stat", "nonsense")
     tree.write("proc/20/status", "nonsense")
     tree.write("proc/20/cmdline", "\0\0")
-    why = "what the system says is not understood"
+    why = "the answer of the system has an unknown form"
     assert missing(about(20)) == {"user": why, "command": why, "started": why}
 
 
@@ -459,8 +459,8 @@ def test_where_there_is_no_proc(child: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert (process.user, process.parents[0]) == (getpass.getuser(), os.getpid())
     assert process.command is not None and process.command.endswith("a  b")
     assert process.started is not None
-    assert missing(process) == dict.fromkeys(("container", "pod", "slurm_job"), "this system does not say it")
+    assert missing(process) == dict.fromkeys(("container", "pod", "slurm_job"), "this system does not report it")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda _: (_ for _ in ()).throw(psutil.AccessDenied(child)))
     (refused,) = processes(snapshot).processes
-    assert refused.unavailable["command"] == f"process {child} belongs to another user, and this one may not look into it"
+    assert refused.unavailable["command"] == f"process {child} belongs to another user, whose processes this user may not read"
     assert refused.user == process.user
