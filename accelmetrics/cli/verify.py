@@ -95,7 +95,9 @@ def render(found: Verification, command: str, width: int) -> str:
         width: Columns of the screen.
     """
     rows = [row for result in (AGREES, DIFFERS) for row in _rows([one for one in found.comparisons if one.result == result])]
-    asked = (f"{one.name} was asked about {one.backend}: {one.problem or counted(one.answers, 'answer')}" for one in found.references)
+    asked = (
+        f"{one['name']} was asked about {one['backend']}: {one['problem'] or counted(one['answers'], 'answer')}" for one in found.references
+    )
     counts = found.counts
     words = f"{counts[AGREES]} agree, {counts[DIFFERS]} differ, {counts[NO_REFERENCE]} have no reference"
     title = f"{words}; compared for {found.seconds:.0f} s" + (f" beside {command}" if command else "")

@@ -24,10 +24,12 @@ from accelmetrics.visibility import job
 from accelmetrics.visibility.processes import located
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
-CONTAINER_NOTE = f"it runs in a container of its own that was given some devices ({CONTAINER_LIST}), and its numbers count those"
-RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where it cannot be read from outside"
+CONTAINER_NOTE = f"it runs in another container with only some devices ({CONTAINER_LIST}), and its device numbers count within them"
+RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where no other process can read it"
 FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
 """Findings that make ``Allocation.as_expected`` false: the expectation is not met, or cannot be checked."""
+SUBJECT = "{worker}"
+"""Place of the workers' labels in the text of a finding."""
 MOST_NAMED = 4
 """Processes that a finding names before it says "and N more"."""
 # A display server draws on a GPU but computes nothing there, so it takes no device from a job.
@@ -63,12 +65,12 @@ def visible_devices(
     """
     found = environment_of(os.getpid() if pid is None else pid)
     if found.values is None:
-        raise AccelMetricsError(f"the devices that process {pid} sees cannot be told: {found.why}")
+        raise AccelMetricsError(f"the devices that process {pid} sees are unknown: {found.why}")
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout, pid=pid) as sampler:
         snapshot = sampler.sample()
     seen = visibility(found.values, [slot.identity for slot in snapshot.identities])
     if seen.order is None:
-        raise AccelMetricsError(f"the devices that the program sees cannot be told: {'; '.join(seen.caveats)}")
+        raise AccelMetricsError(f"the devices that the program sees are unknown: {'; '.join(seen.caveats)}")
     slots = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
     above = list(parents(slots))
     return tuple(Device(snapshot, slots[number], above[number]) for number in seen.order)
@@ -238,17 +240,23 @@ def allocation(
     all_pids: list[object] = [*pids, *(pid for each in (roles or {}).values() for pid in each)]
     for pid in all_pids:
         if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
-            raise InvalidOptionError(f"{pid!r} is no process id: it must be a whole number above 0")
+            raise InvalidOptionError(f"{pid!r} is no process id: give a whole number above 0")
     if len(set(all_pids)) < len(all_pids):
-        raise InvalidOptionError("a process is named twice: each has one role")
+        raise InvalidOptionError("a process is named twice: give each process once")
     if children and not pids:
-        raise InvalidOptionError("children needs the launcher whose children are meant: give its process id in pids")
+        raise InvalidOptionError("children=True needs the process id of a launcher: give it in pids")
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
     slots = snapshot.identities
     listings = own_processes(snapshot)
     processes, unknown = _located(snapshot, {key: found for key, found in listings.items() if not isinstance(found, Unavailable)})
-    pools = {role: _keys_of(choices, slots) for role, choices in (expect or {}).items()}
+    pools: dict[str, tuple[str, ...]] = {}
+    for role, choices in (expect or {}).items():
+        if isinstance(choices, (str, int)) or not choices:
+            raise InvalidOptionError(f"expect has {choices!r} for a role: give a list of device numbers, keys or UUIDs")
+        selection = DeviceSelection(choices)
+        selection.check(slots)
+        pools[role] = tuple(slot.key for slot in slots if selection.names(slot))
     unclear = {key: why for key, why in listings.items() if isinstance(why, Unavailable)}
     if (pids or role_of) and not DriverNumbers(()).shared:
         # A process that cannot be identified may or may not belong to the job. So it counts neither as a worker nor as a stranger.
@@ -271,14 +279,6 @@ def allocation(
         (),
     )
     return result._replace(findings=tuple(_findings(result, members, snapshot, processes, unclear)))
-
-
-def _keys_of(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
-    if isinstance(choices, (str, int)) or not choices:
-        raise InvalidOptionError(f"expect has {choices!r} for a role: it must be a list of device numbers, keys or UUIDs")
-    selection = DeviceSelection(choices)
-    selection.check(slots)
-    return tuple(slot.key for slot in slots if selection.names(slot))
 
 
 def _located(snapshot: Snapshot, processes: ProcessesByDevice) -> tuple[ProcessesByDevice, dict[int, str]]:
@@ -360,28 +360,22 @@ def _findings(
         yield from _pool_findings(pool, result, members, processes, [key for key in pool.expected if key in unclear])
     vendors = dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)
     variables = " or ".join(VENDORS[vendor][0] for vendor in vendors if vendor in VENDORS)
-    labels = {worker.pid: worker.label for worker in result.workers}
-    of_workers = (
-        (one, labels[one.pids[0]])
-        for worker in result.workers
-        for one in _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
-    )
-    alike: dict[tuple[str, str, tuple[str, ...]], list[AllocationFinding]] = {}  # workers with the same problem share one finding
-    for finding, label in of_workers:
-        words = finding.text.removeprefix(f"{label}: ")
-        alike.setdefault((finding.kind, words, finding.devices), []).append(finding)
-    for (kind, words, devices), found in alike.items():
-        if len(found) == 1:
-            yield found[0]
-        else:
-            pids = tuple(pid for finding in found for pid in finding.pids)
-            yield AllocationFinding(kind, f"{_shortened([labels[pid] for pid in pids])}: {words}", pids, devices)
+    alike: dict[tuple[str, str, tuple[str, ...], int], list[Worker]] = {}  # workers with the same problem share one finding
+    for worker in result.workers:
+        for kind, text, devices in _worker_problems(worker, by_pid[worker.pid].environment, variables, bool(unclear)):
+            about = worker.pid if text.startswith(f"{SUBJECT} uses") else 0  # a sentence about one worker
+            alike.setdefault((kind, text, devices, about), []).append(worker)
+    for (kind, text, devices, _), workers in alike.items():
+        labels = [worker.label for worker in workers]
+        more = len(labels) - MOST_NAMED
+        subject = joined(labels) if more <= 0 else f"{', '.join(labels[:MOST_NAMED])} and {more} more"
+        yield AllocationFinding(kind, text.replace(SUBJECT, subject), tuple(worker.pid for worker in workers), devices)
     for one, other in combinations(result.workers, 2):
         common = tuple(sorted(one.uses & other.uses))
         if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
             kind, text = "shared_device", f"{one.label} and {other.label} both use {joined(common)}"
-            sees, sees_too = one.visible, other.visible
-            if one.lists and other.lists and sees is not None and sees_too is not None and not {*sees} & {*sees_too}:
+            known = one.visible is not None and other.visible is not None
+            if one.lists and other.lists and known and not {*(one.visible or ())} & {*(other.visible or ())}:
                 kind, text = "shared_unasked", f"{text}, though each asked for its own: {_list_text(one)} and {_list_text(other)}"
             yield AllocationFinding(kind, text, (one.pid, other.pid), common)
     yield from _device_findings(result, members, processes, unclear)
@@ -412,7 +406,7 @@ def _pool_findings(
         parts = [f"does not use {joined(missing)}"] * bool(missing) + [f"uses {joined(extra)} beyond that"] * bool(extra)
         yield AllocationFinding("pool_differs", f"{expected}, {' and '.join(parts)}", pids, (*missing, *extra))
     if unclear:
-        text = f"{expected}, but which processes use {joined(unclear)} cannot be told"
+        text = f"{expected}, but the processes that use {joined(unclear)} are unknown"
         yield AllocationFinding("pool_unclear", text, pids, tuple(unclear))
     labels = {worker.pid: worker.label for worker in result.workers}
     found: dict[tuple[int, ...], list[str]] = {}
@@ -436,29 +430,28 @@ def _same_rank(one: job.Member, other: job.Member) -> bool:
     return one.below_in_rank(other) or other.below_in_rank(one)
 
 
-def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[AllocationFinding]:
-    """Yield findings from a worker's device list and the devices that it uses."""
+def _worker_problems(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield findings from a worker's device list and the devices that it uses: kind, text with ``SUBJECT`` for the worker, devices."""
     if environment.gone:
-        yield AllocationFinding("gone", environment.why, (worker.pid,))
+        yield "gone", environment.why, ()
         return
     seen = worker.visible or ()
     if environment.values is None:
-        yield AllocationFinding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
+        yield "unreadable", f"{SUBJECT}: {environment.why}; its list and rank are not known", ()
     if worker.visible is not None:
         # Some drivers list the processes of all partitions under the whole device. So using the whole counts as using a partition.
         inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
         outside = tuple(use.device for use in worker.used if use.device not in inside)
         if outside:
             allowed = joined(seen) if seen else "no device"
-            text = f"{worker.label} uses {joined(outside)}, outside its list ({_list_text(worker)}: {allowed})"
-            yield AllocationFinding("outside_list", text, (worker.pid,), outside)
+            yield "outside_list", f"{SUBJECT} uses {joined(outside)}, outside its list ({_list_text(worker)}: {allowed})", outside
     for note in worker.notes if environment.values is not None else ():
-        yield AllocationFinding("list_problem", f"{worker.label}: {note}", (worker.pid,))
+        yield "list_problem", f"{SUBJECT}: {note}", ()
     if not worker.lists and variables and len(seen) > 1:
-        yield AllocationFinding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
+        yield "no_list", f"{SUBJECT}: no list is set ({variables}): it sees all {len(seen)} devices", ()
     if not worker.used and not unclear:
         given = f", though it was given {joined(seen)}" if worker.lists and seen else ""
-        yield AllocationFinding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
+        yield "no_device", f"{SUBJECT} uses no device{given}", ()
 
 
 def _device_findings(
@@ -475,21 +468,15 @@ def _device_findings(
     for key, found in processes.items():
         pids = tuple(process.pid for process in found if job.owner(members, process.pid) is None)
         if pids:
-            text = f"{key} is also used by {', '.join(map(str, pids))}, not of the processes asked about"
+            text = f"{key} is also used by {', '.join(map(str, pids))}, which do not belong to the job"
             yield AllocationFinding("stranger", text, pids, (key,))
     for why in dict.fromkeys(unclear.values()):
         keys = tuple(key for key, other in unclear.items() if other == why)
-        yield AllocationFinding("use_unknown", f"which processes use {joined(keys)} cannot be told: {why.detail or why.reason}", (), keys)
+        yield AllocationFinding("use_unknown", f"the processes that use {joined(keys)} are unknown: {why.detail or why.reason}", (), keys)
 
 
 def _list_text(worker: Worker) -> str:
     return ", ".join(f"{entry.variable}={entry.value}" for entry in worker.lists)
-
-
-def _shortened(labels: Sequence[str]) -> str:
-    """Return the labels as one phrase: all of them, or the first ones and the number of the rest."""
-    more = len(labels) - MOST_NAMED
-    return joined(labels) if more <= 0 else f"{', '.join(labels[:MOST_NAMED])} and {more} more"
 
 
 def joined(words: Sequence[str]) -> str:

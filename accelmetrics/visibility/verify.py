@@ -93,22 +93,6 @@ class Comparison(NamedTuple):
     agreed: int = 0
 
 
-class ReferenceStatus(NamedTuple):
-    """The status of a reference.
-
-    Attributes:
-        backend: The backend that it verifies.
-        name: The name of the tool, library or source.
-        answers: Number of answers.
-        problem: Why the last call failed. Empty if it succeeded.
-    """
-
-    backend: str
-    name: str
-    answers: int
-    problem: str
-
-
 class Verification(NamedTuple):
     """The result of :func:`verify`.
 
@@ -116,14 +100,15 @@ class Verification(NamedTuple):
         hostname: The machine's name.
         timestamp: Time of the last reading (RFC 3339, UTC).
         seconds: Duration of the comparison.
-        references: The references.
+        references: The references, as dicts: ``backend`` that it verifies, ``name`` of the tool, library or source, number of
+            ``answers``, and the ``problem`` for which the last call failed, else empty.
         comparisons: An entry for each value and reference. A value without a reference has one entry.
     """
 
     hostname: str
     timestamp: str
     seconds: float
-    references: tuple[ReferenceStatus, ...]
+    references: tuple[Mapping[str, Any], ...]
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -149,7 +134,7 @@ class Pair:
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._latest = ReferenceValue(0)
-        self._answers: deque[tuple[float, float, float]] = deque()  # when asking began and ended, and the answer
+        self._answers: deque[tuple[float, float, float]] = deque()  # when the call began and ended, and the answer
         # Our values that wait for the reference's next answer: the earliest time of the value, start and end of the reading, the value.
         self._waiting: list[tuple[float, float, float, Number | Unavailable]] = []
         self._base: tuple[Number, float, float] | None = None
@@ -164,19 +149,19 @@ class Pair:
         """Whether the mean over the whole span is compared."""
         return self._latest.over == "mean" or (self._latest.over == "counter" and self._metric.kind != "counter")
 
-    def hear(self, said: ReferenceValue, began: float, ended: float) -> None:
+    def add_answer(self, answer: ReferenceValue, began: float, ended: float) -> None:
         """Add an answer of the reference, with the start and end of the call on the monotonic clock."""
-        if said.age:
-            began = ended = ended - said.age
-        self._latest = said
-        self._answers.append((began, ended, said.value))
-        self._first_answer = self._first_answer or (ended, said.value)
-        self._theirs.add(said.value, ended)
-        self._waiting = [seen for seen in self._waiting if not self._compare_if_answered(*seen)]
+        if answer.age:
+            began = ended = ended - answer.age
+        self._latest = answer
+        self._answers.append((began, ended, answer.value))
+        self._first_answer = self._first_answer or (ended, answer.value)
+        self._theirs.add(answer.value, ended)
+        self._waiting = [waiting for waiting in self._waiting if not self._compare_if_answered(*waiting)]
         while len(self._answers) > 1 and self._answers[1][1] < ended - REMEMBERED:
             self._answers.popleft()
 
-    def see(self, value: Number | Unavailable, began: float, ended: float, age: float = 0.0) -> None:
+    def add_value(self, value: Number | Unavailable, began: float, ended: float, age: float = 0.0) -> None:
         """Add our value or the reason why it is missing, with start and end of the reading and the value's age in seconds."""
         if not isinstance(value, Unavailable):
             self._ours.add(value, ended)
@@ -185,10 +170,10 @@ class Pair:
 
     def _compare_if_answered(self, since: float, began: float, ended: float, value: Number | Unavailable) -> bool:
         """Compare a value if the reference has answered after it. Return whether it has."""
-        after = next((place for place, said in enumerate(self._answers) if said[0] >= ended), None)
+        after = next((place for place, answer in enumerate(self._answers) if answer[0] >= ended), None)
         if after is None:
             return False
-        before = [place for place, said in enumerate(self._answers) if said[1] <= began]
+        before = [place for place, answer in enumerate(self._answers) if answer[1] <= began]
         if before and isinstance(value, Unavailable):
             self._missing = ": ".join(filter(None, value))
             self._count(False)
@@ -326,11 +311,14 @@ class OtherSource:
             self._joined.close()
 
 
+def _metric(key: str) -> Metric:
+    return catalogue.match(key) or Metric(key, "1", "gauge", "")
+
+
 def _answer_of(key: str, value: Number, age: float | None) -> ReferenceValue:
     """Return another source's value as an answer of a reference."""
     # Energy is compared by its gain, because the counters of two sources start at different times.
-    row = catalogue.match(key)
-    unit = "1" if row is None else row.unit
+    unit = _metric(key).unit
     return ReferenceValue(value, ROUNDED.get(unit, 0.0), "counter" if unit == "J" else "", age=age or 0.0)
 
 
@@ -369,19 +357,20 @@ class _ReferenceThread:
 
     Attributes:
         backend: The name of the backend that it verifies.
+        reference: The reference.
         name: The name of the reference.
         answers: Number of answers. A reading that is returned twice counts once.
         problem: Why the last call failed. Empty if it succeeded.
         pairs: The comparison of each value, by key.
-        words: Why the reference has no value, by key.
+        reasons: Why the reference has no value, by key.
     """
 
     def __init__(self, backend: str, reference: Reference, problem: str = "") -> None:
         self.backend, self.name = backend, reference.name
         self.answers, self.problem, self._number = 0, problem, 0
         self.pairs: dict[str, Pair] = {}
-        self.words: dict[str, str] = {}
-        self._reference = reference
+        self.reasons: dict[str, str] = {}
+        self.reference = reference
         self._abandoned = bool(problem)
         self._questions: SimpleQueue[Sequence[DeviceSlot] | None] = SimpleQueue()
         self._answers: SimpleQueue[Outcome[Mapping[str, ReferenceValue | str]]] = SimpleQueue()
@@ -389,8 +378,8 @@ class _ReferenceThread:
 
     def _answer(self) -> None:
         while (slots := self._questions.get()) is not None:
-            self._answers.put(guarded(self._reference.read, slots))
-        guarded(self._reference.close)
+            self._answers.put(guarded(self.reference.read, slots))
+        guarded(self.reference.close)
 
     def ask(self, slots: Sequence[DeviceSlot], patience: float) -> None:
         """Ask the reference once and record its answer."""
@@ -403,24 +392,18 @@ class _ReferenceThread:
         try:
             outcome = self._answers.get(timeout=patience)
         except Empty:
-            self._abandoned, self.problem = True, f"it has not answered in {patience:g} s, and is not asked again"
+            self._abandoned, self.problem = True, f"no answer in {patience:g} s: it is not asked again"
             return
         ended = time.monotonic()
         self.problem = "" if outcome.failure is None else ": ".join(filter(None, outcome.failure))
-        number = getattr(self._reference, "sequence", self.answers + 1)
+        number = getattr(self.reference, "sequence", self.answers + 1)
         self.answers += outcome.failure is None and number != self._number
         self._number = number
-        for key, said in (outcome.value or {}).items():
-            if isinstance(said, str):
-                self.words[key] = said
-            elif math.isfinite(said.value):
-                row = catalogue.match(key) or Metric(key, "1", "gauge", "")
-                self.pairs.setdefault(key, Pair(row)).hear(said, began, ended)
-
-    def passes_over(self, value: Number | Unavailable) -> bool:
-        """Return whether a missing value is no difference."""
-        # Two sources of a backend need not support the same metrics.
-        return isinstance(self._reference, OtherSource) and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED
+        for key, answer in (outcome.value or {}).items():
+            if isinstance(answer, str):
+                self.reasons[key] = answer
+            elif math.isfinite(answer.value):
+                self.pairs.setdefault(key, Pair(_metric(key))).add_answer(answer, began, ended)
 
     def close(self) -> None:
         """Close the reference, unless it hangs."""
@@ -482,7 +465,7 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
             reference.close()
     # With selected devices, counts are left out: a reference counts all devices.
     known = {key: known[key] for key in (*snapshot.metrics, *known) if gpus is None or not key.endswith(DEVICES)}
-    statuses = tuple(ReferenceStatus(reference.backend, reference.name, reference.answers, reference.problem) for reference in references)
+    statuses = tuple({name: getattr(reference, name) for name in ("backend", "name", "answers", "problem")} for reference in references)
     return Verification(snapshot.hostname, snapshot.timestamp, lasted, statuses, tuple(_comparisons(known, references)))
 
 
@@ -531,9 +514,12 @@ def _round(
     known |= now
     ages = {status.name: status.age_seconds or 0.0 for status in snapshot.backends}
     for reference in references:
-        for key, pair in reference.pairs.items():
-            if key in now and not reference.passes_over(now[key]):
-                pair.see(now[key], began, ended, ages[reference.backend])
+        for key in reference.pairs.keys() & now.keys():
+            value = now[key]
+            # Two sources of a backend need not support the same metrics.
+            unsupported = isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED
+            if not (unsupported and isinstance(reference.reference, OtherSource)):
+                reference.pairs[key].add_value(value, began, ended, ages[reference.backend])
     for reference in reversed(references):
         reference.ask(slots, patience)
     return snapshot
@@ -546,7 +532,6 @@ def _comparisons(known: Mapping[str, Number | Unavailable], references: Sequence
         compared = [comparison for comparison in found if comparison.compared]
         yield from compared
         if not (compared or isinstance(value, Unavailable) or key.endswith(DEVICES)):
-            row = catalogue.match(key)
-            words = [f"{reference.name}: {reference.words[key]}" for reference in references if key in reference.words]
-            detail = "; ".join(words or dict.fromkeys(comparison.detail for comparison in found))
-            yield Comparison(key, "1" if row is None else row.unit, NO_REFERENCE, value, detail=detail)
+            reasons = [f"{reference.name}: {reference.reasons[key]}" for reference in references if key in reference.reasons]
+            detail = "; ".join(reasons or dict.fromkeys(comparison.detail for comparison in found))
+            yield Comparison(key, _metric(key).unit, NO_REFERENCE, value, detail=detail)

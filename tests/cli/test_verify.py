@@ -198,7 +198,7 @@ def test_references_that_hang(card: dict[str, str], simulator: NvmlSimulator, sm
     done = run(*arguments, env=card)
     found = json.loads(done.stdout)
     assert done.returncode == 0
-    assert problems(found) == {"nvidia-ml-py": "", "nvidia-smi": "it has not answered in 2.5 s, and is not asked again"}
+    assert problems(found) == {"nvidia-ml-py": "", "nvidia-smi": "no answer in 2.5 s: it is not asked again"}
     assert results(found, "gpu.0.temp") == {"nvidia-ml-py": "agrees"}
     assert smi.calls == 1
     smi.behave()
@@ -206,7 +206,7 @@ def test_references_that_hang(card: dict[str, str], simulator: NvmlSimulator, sm
     done = run(*arguments, env=card)
     found = json.loads(done.stdout)
     assert done.returncode == 0
-    assert problems(found)["nvidia-ml-py"] == "it has not answered in 2.5 s, and is not asked again"
+    assert problems(found)["nvidia-ml-py"] == "no answer in 2.5 s: it is not asked again"
     assert results(found, "gpu.0.temp") == {"nvidia-smi": "agrees"}
 
 

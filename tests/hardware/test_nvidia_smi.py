@@ -75,9 +75,9 @@ def agree(seconds: float = 10.0) -> None:
     found = verify(seconds, backends=["nvidia"])
     assert [one for one in found.comparisons if one.result == DIFFERS] == []
     assert [one for one in found.comparisons if "[N/A]" in one.detail] == [], "what the command does not have is missing here"
-    assert [(one.name, one.problem) for one in found.references] == [("nvidia-ml-py", ""), ("nvidia-smi", "")]
+    assert [(one["name"], one["problem"]) for one in found.references] == [("nvidia-ml-py", ""), ("nvidia-smi", "")]
     for one in found.references:
-        compared = {other.key.rpartition(".")[2] for other in found.comparisons if other.reference == one.name}
+        compared = {other.key.rpartition(".")[2] for other in found.comparisons if other.reference == one["name"]}
         assert compared.issuperset(ALWAYS_KNOWN)
     print(found.counts)
 

@@ -283,7 +283,7 @@ def test_others_on_the_gpus_of_a_job(machine: Machine) -> None:
     mine = machine.worker(0, CUDA_VISIBLE_DEVICES="0")
     other = machine.worker(0)
     found = look(mine)
-    assert texts(found, "stranger") == [f"gpu.0 is also used by {other}, not of the processes asked about"]
+    assert texts(found, "stranger") == [f"gpu.0 is also used by {other}, which do not belong to the job"]
     assert [worker.pid for worker in found.workers] == [mine]
 
 
@@ -344,8 +344,8 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
         device.set(powerWatts=1)
     backend.device(0).run(DeviceProcess(os.getpid(), "compute", 5))
     found = allocation([os.getpid()], backends=[backend], expect={"actor": [0, 1]})
-    assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but which processes use gpu.1 cannot be told"]
-    assert texts(found, "use_unknown") == ["which processes use gpu.1 cannot be told: its source does not list processes"]
+    assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but the processes that use gpu.1 are unknown"]
+    assert texts(found, "use_unknown") == ["the processes that use gpu.1 are unknown: its source does not list processes"]
     assert found.devices[1].pids is None
     assert not found.as_expected
 
@@ -420,7 +420,7 @@ def test_in_a_container_without_the_machines_processes(tmp_path: Path, monkeypat
     named = allocation([57], backends=[backend])
     assert [(worker.pid, worker.rank, worker.used) for worker in named.workers] == [(57, 3, ())]
     (unknown,) = texts(named, "use_unknown")
-    assert unknown.startswith("which processes use gpu.0 cannot be told: process 57 is not in this PID namespace: ")
+    assert unknown.startswith("the processes that use gpu.0 are unknown: process 57 is not in this PID namespace: ")
     assert not {"stranger", "no_device", "unused_device"} & kinds(named)
     assert named.devices[0].pids == (57, 2733390)
 
@@ -441,7 +441,7 @@ def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: py
     backend.device(1).run(DeviceProcess(600), DeviceProcess(601))
     found = allocation(backends=[backend])
     assert [worker.visible for worker in found.workers] == [None, ("gpu.1",)]
-    assert "container of its own" in texts(found, "list_problem")[0]
+    assert "runs in another container" in texts(found, "list_problem")[0]
     assert "outside_list" not in kinds(found)
 
 

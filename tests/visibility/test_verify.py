@@ -25,9 +25,9 @@ def compared(key: str, rounds: Iterable[Round], said: ReferenceValue = NOW, age:
     pair = Pair(catalogue.find(key))
     for number, (before, ours, after) in enumerate(rounds):
         now = 100.0 + number
-        pair.hear(said._replace(value=before), now, now + 0.01)
-        pair.see(ours, now + 0.02, now + 0.03, age)
-        pair.hear(said._replace(value=after), now + 0.04, now + 0.05)
+        pair.add_answer(said._replace(value=before), now, now + 0.01)
+        pair.add_value(ours, now + 0.02, now + 0.03, age)
+        pair.add_answer(said._replace(value=after), now + 0.04, now + 0.05)
     return pair.result(key, "reference")
 
 
@@ -119,10 +119,10 @@ def test_what_neither_has_any_more_does_not_count() -> None:
     """A device that is lost after two rounds."""
     pair = Pair(catalogue.find("gpu.0.temp"))
     for now in (100.0, 101.0, 102.0):
-        pair.hear(ReferenceValue(41), now, now + 0.01)
-        pair.see(41, now + 0.1, now + 0.2)
+        pair.add_answer(ReferenceValue(41), now, now + 0.01)
+        pair.add_value(41, now + 0.1, now + 0.2)
     for now in (103.0, 104.0, 105.0, 106.0):
-        pair.see(Unavailable(Reason.DEVICE_LOST), now, now + 0.1)
+        pair.add_value(Unavailable(Reason.DEVICE_LOST), now, now + 0.1)
     found = pair.result("gpu.0.temp", "nvidia-smi")
     assert (found.result, found.compared) == (AGREES, 2)
 
@@ -131,10 +131,10 @@ def test_an_answer_that_is_older_than_the_reading_does_not_count_as_after_it() -
     """A command that is polled serves what it said before."""
     pair = Pair(catalogue.find("gpu.0.temp"))
     for now, age in ((100.0, 1.0), (101.0, 2.0)):
-        pair.hear(ReferenceValue(41, age=age), now, now)
-        pair.see(60, now + 0.1, now + 0.2)
+        pair.add_answer(ReferenceValue(41, age=age), now, now)
+        pair.add_value(60, now + 0.1, now + 0.2)
     assert pair.result("gpu.0.temp", "amd-smi").result == NO_REFERENCE
-    pair.hear(ReferenceValue(41, age=0.5), 102.0, 102.0)
+    pair.add_answer(ReferenceValue(41, age=0.5), 102.0, 102.0)
     assert pair.result("gpu.0.temp", "amd-smi").result == DIFFERS
 
 

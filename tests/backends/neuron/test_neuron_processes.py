@@ -112,7 +112,7 @@ def test_a_job_on_cores_of_others(tool: NeuronMonitorStandIn, worker: subprocess
         ("outside_list", f"{label} uses trn.2, outside its list (NEURON_RT_VISIBLE_CORES=0-1: trn.0 and trn.1)"),
         ("unused_device", f"no process uses trn.1 (trainium1), though it is in the list of {label}"),
         ("unused_device", "no process uses trn.3 (trainium1)"),
-        ("stranger", f"trn.0 is also used by {os.getpid()}, not of the processes asked about"),
+        ("stranger", f"trn.0 is also used by {os.getpid()}, which do not belong to the job"),
     ]
 
 
