@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from pathlib import Path
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.doctor import facts, render
@@ -13,7 +12,7 @@ from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, check_target, say, tell
 from accelmetrics.exporters.files import absolute, replace_file
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.text import aligned, counted, printable, quantity
-from accelmetrics.visibility.bundle import FILES, Bundle, Recorder, assemble, check_name
+from accelmetrics.visibility.bundle import FILES, SUFFIXES, Bundle, Recorder, assemble
 from accelmetrics.visibility.doctor import diagnose
 
 READINGS, PAUSE = 3, 0.2
@@ -45,7 +44,10 @@ def run(options: Namespace, out: Stdout) -> int:
     from accelmetrics.sampling.sampler import Sampler
 
     # A path that cannot be written is refused before the drivers are read.
-    check_name(options.file)
+    suffixes = ", ".join(SUFFIXES)
+    arguments.refuse(
+        (not options.file.endswith(SUFFIXES), f"the format of {options.file!r} is unknown: give a name that ends in {suffixes}")
+    )
     check_target(options.file, out)
     recorder, reading = Recorder(), arguments.reading(options)
     with recorder.listening():
@@ -58,13 +60,16 @@ def run(options: Namespace, out: Stdout) -> int:
     documents = {"doctor.txt": render(found, PLAIN_WIDTH), "doctor.json": facts(found)}
     bundle = assemble(recorder, readings, documents, {name: reading[name] for name in ("backends", "amd_source") if name in reading})
     out.show(contents(bundle))
-    if not options.yes and not _agreed(options.file):
+    agreed = options.yes
+    if not agreed and sys.stdin is not None and sys.stdin.isatty():
+        print(f"write {options.file}? [y/N] ", end="", file=sys.stderr, flush=True)
+        agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
         say(f"{arguments.PROGRAM} bundle: nothing was written: answer yes on a terminal, or give --yes")
         return 1
     with telling(options.file):
-        target: Path = absolute(options.file)
-        replace_file(target, bundle.archive(options.file), OWNER_ONLY)
-    say(f"{options.file} was written. Look into it before you send it to anybody.")
+        replace_file(absolute(options.file), bundle.archive(options.file), OWNER_ONLY)
+    say(f"{options.file} was written. Check its contents before you send it to anybody.")
     return 0
 
 
@@ -79,15 +84,7 @@ def contents(bundle: Bundle) -> str:
         f"replaced: {', '.join(replaced) or 'nothing'}",
     ]
     if bundle.left:
-        lines.append(f"NOT replaced, since vendors print the same word for something else: {', '.join(map(printable, bundle.left))}")
+        lines.append(f"NOT replaced, because vendors also print this word for something else: {', '.join(map(printable, bundle.left))}")
     if bundle.silent:
-        lines.append(f"left out, since they gave no answer: {', '.join(map(printable, bundle.silent))}")
+        lines.append(f"left out, because reading got no answer: {', '.join(map(printable, bundle.silent))}")
     return "\n".join(lines) + "\n"
-
-
-def _agreed(path: str) -> bool:
-    """Ask on the terminal whether to write. False if standard input is no terminal."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        return False
-    print(f"write {path}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -27,19 +27,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.guard import TAPS
-from accelmetrics.backends.kit.commands import Child, Completed
+from accelmetrics.backends.kit.commands import Child
 from accelmetrics.backends.kit.system import read_text, sysroot
 from accelmetrics.backends.nvidia import Maker, kernel_module_version
 from accelmetrics.backends.nvidia.recorded import OWN, PLATFORM, RecordedCalls, RecordingLibrary
-from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.visibility.pseudonyms import HOST, PROCESS, SERIAL, USER, UUID, Pseudonyms
 
-T = TypeVar("T")
 FORMAT = 1
 MANIFEST, COMMANDS, NVML, FILES = "manifest.json", "commands.json", "nvml.json", "files"
 SUFFIXES = (".zip", ".tar.gz", ".tgz")
@@ -80,13 +79,6 @@ class FileTree:
         self.errors: dict[str, int] = {}
         self.silent: list[str] = []
         self._seen: set[str] = set()
-
-    def copy(self) -> FileTree:
-        """Return a copy. A thread that still hangs in a file may change the original later, but not the copy."""
-        copied = FileTree()
-        copied.files, copied.names, copied.links, copied.errors = dict(self.files), dict(self.names), dict(self.links), dict(self.errors)
-        copied.silent = list(self.silent)
-        return copied
 
     def add(self, path: str, listed: bool) -> None:
         """Add an opened path, the links that lead to it, the links and directories near it, and its names if it was listed."""
@@ -167,7 +159,7 @@ class FileTree:
                     self.names.setdefault(here, entry.is_dir(follow_symlinks=False))
 
 
-class HeardChild:
+class RecordedChild:
     """A long-running command that records its lines as it prints them.
 
     Args:
@@ -182,9 +174,8 @@ class HeardChild:
     def __init__(self, child: Child, run: dict[str, Any]) -> None:
         self._child = child
         self._run = run
-        self._lines: list[list[Any]] = []
+        self._run["lines"] = []
         self._bytes_left = LARGEST_STREAM
-        run["lines"] = self._lines
         self.process = self
         self._by_itself = True
 
@@ -203,7 +194,7 @@ class HeardChild:
         self._by_itself = self._by_itself and self.ended
         self._child.process.end()
 
-    def __enter__(self) -> HeardChild:
+    def __enter__(self) -> RecordedChild:
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -219,7 +210,7 @@ class HeardChild:
             for line in lines:
                 self._bytes_left -= len(line) + 1
                 if self._bytes_left >= 0:
-                    self._lines.append([round(time.monotonic() - started, 3), stream, line.decode("utf-8", "replace")])
+                    self._run["lines"].append([round(time.monotonic() - started, 3), stream, line.decode("utf-8", "replace")])
             yield stream, piece
 
 
@@ -227,44 +218,34 @@ class Recorder:
     """The tap that records calls, with an audit hook that notices opened files.
 
     Attributes:
-        found: Paths of commands by name.
-        may_run: Whether this user may run a command, by path.
+        answers: Answers of other calls, by the name of the function and by its argument, which is empty if there is none.
         runs: Runs of commands, in order.
-        installed: Whether NVML's library file exists. None if no backend checked it.
         nvml: Calls of NVML or one of its clones, by vendor.
-        file_systems: Bytes used and available in file systems, by path.
         opened: System paths that were opened (False) or listed (True).
     """
 
     moment = None
 
     def __init__(self) -> None:
-        self.found: dict[str, str | None] = {}
-        self.may_run: dict[str, bool] = {}
+        self.answers: dict[str, dict[str, Any]] = {name: {} for name in ("find", "may_run", "is_installed", "file_system_usage")}
         self.runs: list[dict[str, Any]] = []
-        self.installed: bool | None = None
         self.nvml: dict[str, RecordedCalls] = {}
-        self.file_systems: dict[str, tuple[int, int]] = {}
         self.opened: dict[str, bool] = {}
 
     def __call__(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Make a call and record its answer."""
         name = call.__name__
-        if name == "run":
-            return self._run(call, arguments, options)
-        if name == "start":
-            return self._start(call, arguments, options)
         if name == "load_nvml":
             return self._load(call, arguments[0])
+        if name in ("run", "start"):
+            answer, run = self._run(call, arguments, options)
+            if name == "start":
+                return RecordedChild(answer, run)
+            run.update(answer._asdict())
+            return answer
         answer = call(*arguments, **options)
-        if name == "find":
-            self.found[arguments[0]] = answer
-        elif name == "may_run":
-            self.may_run[arguments[0]] = answer
-        elif name == "is_installed":
-            self.installed = answer
-        elif name == "file_system_usage":
-            self.file_systems[arguments[0]] = answer
+        if name in self.answers:
+            self.answers[name][arguments[0] if arguments else ""] = answer
         return answer
 
     def _load(self, call: Callable[..., Any], maker: Maker) -> RecordingLibrary | None:
@@ -276,16 +257,8 @@ class Recorder:
             raise
         return None if loaded is None else RecordingLibrary(loaded, calls)
 
-    def _run(self, call: Callable[..., Completed], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Completed:
-        completed, run = self._recorded(call, arguments, options)
-        run.update(completed._asdict())
-        return completed
-
-    def _start(self, call: Callable[..., Child], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> HeardChild:
-        child, run = self._recorded(call, arguments, options)
-        return HeardChild(child, run)
-
-    def _recorded(self, call: Callable[..., T], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    def _run(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Run or start a command. Return the answer of the call, and the record of the run."""
         started = time.monotonic()
         run: dict[str, Any] = {"argv": list(arguments[0])}
         self.runs.append(run)
@@ -299,7 +272,7 @@ class Recorder:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Record while the block runs."""
-        listening, root, opened = True, sysroot(), self.opened
+        listening, root = True, sysroot()
         beginnings = tuple(f"{root}{each}" for each in ROOTS)
 
         def notice(event: str, arguments: tuple[Any, ...]) -> None:
@@ -307,7 +280,7 @@ class Recorder:
                 path = arguments[0]
                 if path.startswith(beginnings) or (path.startswith(root) and path.endswith(MARKET_NAMES)):
                     path = path[len(root) :]
-                    opened[path] = opened.get(path, False) or event != "open"
+                    self.opened[path] = self.opened.get(path, False) or event != "open"
 
         sys.addaudithook(notice)  # an audit hook cannot be removed: the flag makes it idle afterwards
         TAPS.append(self)
@@ -326,7 +299,6 @@ class Recorder:
         tree, rest = FileTree(), [("/proc/self", False), *self.opened.items()]
         while rest:
             done: SimpleQueue[str] = SimpleQueue()
-
             late = Event()
 
             def read(paths: list[tuple[str, bool]], done: SimpleQueue[str], late: Event) -> None:
@@ -347,7 +319,11 @@ class Recorder:
             # The thread hangs in the next file. It is abandoned, and another thread continues behind that file.
             tree.silent += [path for path, _ in rest[number : number + 1]]
             rest = rest[number + 1 :]
-        return tree.copy()
+        # A thread that still hangs in a file may change the tree later, but not this one.
+        copied = FileTree()
+        copied.files, copied.names, copied.links, copied.errors = dict(tree.files), dict(tree.names), dict(tree.links), dict(tree.errors)
+        copied.silent = list(tree.silent)
+        return copied
 
 
 class Bundle:
@@ -382,16 +358,6 @@ class Bundle:
         return buffer.getvalue()
 
 
-def check_name(path: str) -> None:
-    """Check that the name of an archive has a known suffix.
-
-    Raises:
-        InvalidOptionError: It has none.
-    """
-    if not path.endswith(SUFFIXES):
-        raise InvalidOptionError(f"{path!r} does not say which archive it is: give a name that ends in {', '.join(SUFFIXES)}")
-
-
 def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[str, Any], options: Mapping[str, Any]) -> Bundle:
     """Return the bundle of a recording, with pseudonyms in place of personal values.
 
@@ -404,12 +370,12 @@ def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[st
     tree = recorder.tree()
     names = Pseudonyms()
     lines = [json.loads(reading.to_json()) for reading in readings]
-    commands = {"found": recorder.found, "may_run": recorder.may_run, "runs": recorder.runs}
+    answers = recorder.answers
+    commands = {"found": answers["find"], "may_run": answers["may_run"], "runs": recorder.runs}
     # All names are learned before the first one is replaced: a name in one file may be labelled as such only in another.
     _learn(names, tree, recorder, readings)
     for document in (*documents.values(), lines):
         names.learn((document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)).encode())
-    variables = {name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)}
     manifest = {
         "format": FORMAT,
         "made_at": rfc3339(time.time_ns()),
@@ -422,10 +388,10 @@ def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[st
         },
         "pid": os.getpid(),
         "options": dict(options),
-        "environment": variables,
-        "nvml_installed": recorder.installed,
+        "environment": {name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
+        "nvml_installed": answers["is_installed"].get(""),
         "hostname": readings[0].hostname,
-        "file_systems": recorder.file_systems,
+        "file_systems": answers["file_system_usage"],
         "names": {name: tree.names[name] for name in sorted(tree.names.keys() - tree.links.keys() - tree.files.keys())},
         "links": dict(sorted(tree.links.items())),
         "errors": tree.errors,

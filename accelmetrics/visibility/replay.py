@@ -29,7 +29,6 @@ from typing import Any, NoReturn
 from accelmetrics.backends.guard import TAPS
 from accelmetrics.backends.kit.commands import GLANCE, Completed
 from accelmetrics.backends.kit.system import VARIABLE
-from accelmetrics.backends.nvidia import Maker
 from accelmetrics.backends.nvidia.recorded import LONGEST_WAIT, ReplayedLibrary
 from accelmetrics.schemas.errors import DocumentError, DriverGoneError, Reason, SourceError
 from accelmetrics.visibility.bundle import (
@@ -138,10 +137,9 @@ class Recording:
             raise DocumentError(f"{path} cannot be replayed: its format is {manifest.get('format')!r}, and this release reads {FORMAT}")
         self.pid = manifest.get("pid")
         if not isinstance(self.pid, int) or not 0 < self.pid < 2**31:
-            self._refuse("its process has no number")
-        self.options: dict[str, Any]
+            self._refuse("it has no valid process id")
         options, variables, errors = (self._mapping(manifest, name) for name in ("options", "environment", "errors"))
-        self.options = {
+        self.options: dict[str, Any] = {
             "backends": [each for each in options.get("backends") or () if isinstance(each, str)],
             "amd_source": options["amd_source"] if isinstance(options.get("amd_source"), str) else None,
         }
@@ -305,7 +303,17 @@ class Player:
         if name == "start":
             return PlayedChild(self._next([str(each) for each in arguments[0]]))
         if name == "run":
-            return self._run([str(each) for each in arguments[0]], float(options.get("timeout", 0)))
+            run = self._next([str(each) for each in arguments[0]])
+            seconds = min(_seconds(run.get("seconds")), float(options.get("timeout", 0)))
+            time.sleep(seconds)
+            return Completed(
+                str(run.get("stdout", "")),
+                str(run.get("stderr", "")),
+                run["returncode"] if isinstance(run.get("returncode"), int) else 0,
+                seconds,
+                run.get("truncated") is True,
+                run["written"] if isinstance(run.get("written"), str) else None,
+            )
         if name == "is_installed":
             return recording.installed
         if name == "hostname":
@@ -313,16 +321,13 @@ class Player:
         if name == "file_system_usage" and arguments[0] in recording.file_systems:
             return recording.file_systems[arguments[0]]
         if name == "load_nvml":
-            return self._loaded(arguments[0])
+            library = recording.nvml.get(arguments[0].name)
+            if library is not None and library.failure is not None:
+                failure = library.failure
+                raise SourceError(failure.reason, failure.message, backend=arguments[0].name, advice=failure.advice)
+            return library if library is not None and library.was_used else None
         # A call without a record never reaches this machine, whose answer would be mixed into the replay.
         raise OSError(errno.ENOENT, f"{arguments[0]}: {os.strerror(errno.ENOENT)}")
-
-    def _loaded(self, maker: Maker) -> ReplayedLibrary | None:
-        library = self._recording.nvml.get(maker.name)
-        if library is not None and library.failure is not None:
-            failure = library.failure
-            raise SourceError(failure.reason, failure.message, backend=maker.name, advice=failure.advice)
-        return library if library is not None and library.was_used else None
 
     def _next(self, argv: list[str]) -> Mapping[str, Any]:
         """Return the next recorded run of a command, and the last one again when all were returned."""
@@ -336,20 +341,6 @@ class Player:
             kind = DriverGoneError if run.get("gone") is True else SourceError
             raise kind(str(run.get("reason", Reason.DRIVER_ERROR)), str(run["error"]))
         return run
-
-    def _run(self, argv: list[str], timeout: float) -> Completed:
-        run = self._next(argv)
-        seconds = min(_seconds(run.get("seconds")), timeout)
-        time.sleep(seconds)
-        status, written = run.get("returncode"), run.get("written")
-        return Completed(
-            str(run.get("stdout", "")),
-            str(run.get("stderr", "")),
-            status if isinstance(status, int) else 0,
-            seconds,
-            run.get("truncated") is True,
-            written if isinstance(written, str) else None,
-        )
 
 
 def _seconds(value: object) -> float:
