@@ -23,23 +23,36 @@ RAY_HEAD = ("ACTOR", "GROUP", "NODE", "PID", "ASKED", "SEES", "USES")
 PROBE_HEAD = ("PROBE", "NODE", "PID", "LIST")
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
-  accelmetrics allocation                                   every process that uses a device
-  accelmetrics allocation --pid 4711 --children             the ranks below a launcher, such as torchrun
-  accelmetrics allocation --role actor=101,102,rollout=103 --expect actor=0-1,rollout=2-3
-  accelmetrics allocation --ray --pool actor=8x2,rollout=4   the actors of a Ray cluster: 8 GPUs on each of 2 nodes, 4 on one
-  accelmetrics allocation --ray --pool actor=2-3,rollout=0-1   devices of one node by number
-  accelmetrics allocation --ray --probe                      start an actor on each free GPU and print the list that it sees
+  accelmetrics allocation
+      every process that uses a device
+  accelmetrics allocation --pid 4711 --children
+      the ranks below a launcher, such as torchrun
+  accelmetrics allocation --role actor=101,102,rollout=103 \\
+      --expect actor=0-1,rollout=2-3
+  accelmetrics allocation --ray --pool actor=8x2,rollout=4
+      the actors of a Ray cluster: 8 GPUs on each of 2 nodes, 4 on one
+  accelmetrics allocation --ray --pool actor=2-3,rollout=0-1
+      devices of one node by number
+  accelmetrics allocation --ray --probe
+      start an actor on each free GPU and print the list that it sees
   accelmetrics allocation --json | jq -r '.findings[].text'
 
-The role of a process comes from --role, or from ACCELMETRICS_ROLE in its environment. Its rank comes from its environment too (RANK,
-LOCAL_RANK, and the variables of Open MPI, PMI, Slurm and Ray). Device lists are the ones with which the process was started.
+The role of a process comes from --role, or from ACCELMETRICS_ROLE in its
+environment. Its rank comes from its environment too (RANK, LOCAL_RANK, and the
+variables of Open MPI, PMI, Slurm and Ray). Device lists are the ones with which
+the process was started.
 
-With --ray, the devices of the actors and tasks of all nodes come from Ray's own tables. Nothing runs in the actors. An actor belongs to
-a pool if its name, class or placement group begins with the pool's name, or matches it as a pattern ('*Worker*').
+With --ray, the devices of the actors and tasks of all nodes come from Ray's own
+tables. Nothing runs in the actors. An actor belongs to a pool if its name,
+class or placement group begins with the pool's name, or matches it as a pattern
+('*Worker*').
 
-Exit status: 0 if all is as expected. 1 if a role uses other devices than --expect, another process uses its devices, the use is
-unknown, or a named process does not exist. With --ray, 1 if a pool differs from --pool, actors share a device without --shared, an
-actor of this machine uses another device than Ray gave it, or a probe failed or saw several devices. 2 for invalid arguments."""
+Exit status: 0 if all is as expected. 1 if a role uses other devices than
+--expect, another process uses its devices, the use is unknown, or a named
+process does not exist. With --ray, 1 if a pool differs from --pool, actors
+share a device without --shared, an actor of this machine uses another device
+than Ray gave it, or a probe failed or saw several devices. 2 for invalid
+arguments."""
 
 
 def pids(text: str) -> list[int]:

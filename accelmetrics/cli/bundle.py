@@ -20,16 +20,23 @@ READINGS, PAUSE = 3, 0.2
 OWNER_ONLY = 0o600
 """Mode of the archive: it may hold names that were not replaced."""
 EXAMPLES = """\
-  accelmetrics bundle fault.zip                         reads everything, shows what goes in, and asks
-  accelmetrics bundle fault.tar.gz --yes                writes it without asking
-  accelmetrics bundle fault.zip --backends nvidia       one vendor alone
-  accelmetrics dump --replay fault.zip                  reads it as if it were the machine
+  accelmetrics bundle fault.zip
+      reads everything, shows what goes in, and asks
+  accelmetrics bundle fault.tar.gz --yes
+      writes it without asking
+  accelmetrics bundle fault.zip --backends nvidia
+      one vendor alone
+  accelmetrics dump --replay fault.zip
+      reads it as if it were the machine
 
-The archive contains the output of vendors' commands, the files read below /sys, /proc and /dev, the answers of NVML, versions, the
-output of `doctor`, and a few readings. Serial numbers, UUIDs, names of hosts, users and processes, and network addresses are replaced by
-pseudonyms, always the same one for the same value. Nothing is sent anywhere. Look into the archive before you send it.
+The archive contains the output of vendors' commands, the files read below /sys,
+/proc and /dev, the answers of NVML, versions, the output of `doctor`, and a few
+readings. Serial numbers, UUIDs, names of hosts, users and processes, and
+network addresses are replaced by pseudonyms, always the same one for the same
+value. Nothing is sent anywhere. Check its contents before you send it.
 
-Exit status: 1 if nothing was written, because nobody answered yes or the file cannot be made; 2 for invalid arguments."""
+Exit status: 1 if nothing was written, because nobody answered yes or the file
+cannot be made; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
         "file": {"metavar": "FILE", "type": settings.path.parse, "help": "the archive: a name that ends in .zip, .tar.gz or .tgz"},

@@ -12,12 +12,16 @@ from accelmetrics.cli.output import Stdout
 
 SHELLS = ("bash", "zsh", "tcsh")
 EXAMPLES = """\
-  accelmetrics completion bash > ~/.local/share/bash-completion/completions/accelmetrics
+  accelmetrics completion bash \\
+      > ~/.local/share/bash-completion/completions/accelmetrics
   accelmetrics completion zsh > "${fpath[1]}/_accelmetrics"
-  accelmetrics completion tcsh > ~/.accelmetrics.csh      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
+  accelmetrics completion tcsh > ~/.accelmetrics.csh
+      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
 
-The script completes commands, options and their values: metrics and backends, also in lists (`--metrics core,gpu.3.te`), exporters,
-dialects, presets, files. In tcsh it completes presets only, not metrics. It knows the plug-ins that were installed when it was made.
+The script completes commands, options and their values: metrics and backends,
+also in lists (`--metrics core,gpu.3.te`), exporters, dialects, presets, files.
+In tcsh it completes presets only, not metrics. It knows the plug-ins that were
+installed when it was made.
 
 It needs the extra: pip install 'accelmetrics[completion]'"""
 OPTIONS: arguments.Groups = {

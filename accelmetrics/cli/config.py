@@ -17,15 +17,21 @@ from accelmetrics.schemas.text import fitted
 
 HEAD = ("OPTION", "VALUE", "FROM")
 EXAMPLES = """\
-  accelmetrics config                                       every option with its value, the source of the value, and its commands
-  accelmetrics config --show serve --interval 5             as `accelmetrics serve --interval 5` would have them
-  accelmetrics config --config config.toml --json           the same of a file, for programs; a file with a mistake is refused
-  accelmetrics config --example > config.toml               a file with every option, each behind a #
+  accelmetrics config
+      every option with its value, the source of the value, and its commands
+  accelmetrics config --show serve --interval 5
+      as `accelmetrics serve --interval 5` would have them
+  accelmetrics config --config config.toml --json
+      the same of a file, for programs; a file with a mistake is refused
+  accelmetrics config --example > config.toml
+      a file with every option, each behind a #
 
-A value comes from a flag, else from a variable of the environment, else from the configuration file, else it is the default.
-Secrets in the addresses of exporters are not shown. All options, and the file: docs/configuration.md
+A value comes from a flag, else from a variable of the environment, else from
+the configuration file, else it is the default. Secrets in the addresses of
+exporters are not shown. All options, and the file: docs/configuration.md
 
-Exit status: 0; 2 for an invalid file or variable (a line names it and the accepted values)."""
+Exit status: 0; 2 for an invalid file or variable (a line names it and the
+accepted values)."""
 OPTIONS: arguments.Groups = {
     "": {
         "--show": {"action": "store_true", "help": "show every option's value, which is done unless --example is given"},

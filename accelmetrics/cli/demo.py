@@ -11,12 +11,17 @@ from accelmetrics.monitor import settings
 SHOWN = ("watch", "serve", "record")
 """Commands that the demo can run. The first one is the default."""
 EXAMPLES = """\
-  accelmetrics demo                                       watch four simulated GPUs
-  accelmetrics demo serve --ui                            the page at http://127.0.0.1:22235/
-  accelmetrics demo record --exporter jsonl:run.jsonl     a recording for `accelmetrics report run.jsonl --html run.html`
-  accelmetrics demo --devices 64 watch                    more of them
+  accelmetrics demo
+      watch four simulated GPUs
+  accelmetrics demo serve --ui
+      the page at http://127.0.0.1:22235/
+  accelmetrics demo record --exporter jsonl:run.jsonl
+      a recording for `accelmetrics report run.jsonl --html run.html`
+  accelmetrics demo --devices 64 watch
+      more of them
 
-The GPUs work in phases; one gets hot, one does nothing. The host's numbers are this machine's. Real devices are not read.
+The GPUs work in phases; one gets hot, one does nothing. The host's numbers are
+this machine's. Real devices are not read.
 
 Exit status: the command's; 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {

@@ -29,11 +29,13 @@ EXAMPLES = """\
   accelmetrics doctor
   accelmetrics doctor --backends nvidia --json | jq '.backends[0].advice'
   accelmetrics doctor --strict || echo "a device is there and cannot be read"
+  accelmetrics doctor --check
+      for Nagios, Icinga and Slurm's HealthCheckProgram
 
-  accelmetrics doctor --check             # for Nagios, Icinga and Slurm's HealthCheckProgram
-
-Exit status: 0. With --strict, 1 if a device cannot be read: the driver lists it without values, or it is on the bus and its
-driver does not open. With --check, 0 well, 1 warning, 2 critical, 3 unknown: there is no accelerator, or its state is unknown."""
+Exit status: 0. With --strict, 1 if a device cannot be read: the driver lists it
+without values, or it is on the bus and its driver does not open. With --check,
+0 well, 1 warning, 2 critical, 3 unknown: there is no accelerator, or its state
+is unknown."""
 OPTIONS: arguments.Groups = {
     "": {
         "--json": {"action": "store_true", "help": "print the findings as one JSON object"},

@@ -20,15 +20,18 @@ DEFAULT_SETTLE = 0.2
 EXAMPLES = """\
   accelmetrics dump                              devices and problems
   accelmetrics dump --all                        every metric, in tables
-  accelmetrics dump temp powerWatts 'throttle.*' some metrics of all devices, side by side
+  accelmetrics dump temp powerWatts 'throttle.*'
+      some metrics of all devices, side by side
   accelmetrics dump --json | jq .metrics         one JSON document
   accelmetrics dump --json --indent 2            the same, indented
   accelmetrics dump --flat --gpus 0,2-3          the flat dict of some devices
   accelmetrics dump --interval 5 --output run.jsonl   a document every 5 s
   accelmetrics dump --csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
-  accelmetrics dump --replay bundle.zip          the machine on which the bundle was made
-  accelmetrics dump --keys nvidia-smi --csv      nvidia-smi's table, of any vendor
+  accelmetrics dump --replay bundle.zip
+      the machine on which the bundle was made
+  accelmetrics dump --keys nvidia-smi --csv
+      nvidia-smi's table, of any vendor
 
 formats:
   table   for people, on a terminal and in a pipe alike: the default
@@ -43,8 +46,8 @@ formats:
 A single document for --output, --flat, --topology or --indent is JSON.
 
 Exit status: 0 also when some source could not be read (the document says which,
-`accelmetrics doctor` why); 1 when nothing could be written; 2 for arguments that
-cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
+`accelmetrics doctor` why); 1 when nothing could be written; 2 for arguments
+that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
 nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training"""
 SHORT = ("json", "jsonl", "csv")

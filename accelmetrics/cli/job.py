@@ -22,14 +22,19 @@ LOOK = 0.05
 """Seconds between two checks for the summary."""
 
 EXAMPLES = """\
-  accelmetrics job begin                           in Slurm's Prolog: record the devices of the job
-  accelmetrics job end >> /var/log/jobs.txt        in its Epilog: print the summary of the job, and remove the record
+  accelmetrics job begin
+      in Slurm's Prolog: record the devices of the job
+  accelmetrics job end >> /var/log/jobs.txt
+      in its Epilog: print the summary of the job, and remove the record
   accelmetrics job end --json
 
-`accelmetrics serve` reads the records, reports the holder of each device to Prometheus, and measures the job. Without it there is no
-summary, and nothing else is missing. The scripts are in deploy/slurm, the documentation in docs/cluster.md.
+`accelmetrics serve` reads the records, reports the holder of each device to
+Prometheus, and measures the job. Without it there is no summary, and nothing
+else is missing. The scripts are in deploy/slurm, the documentation in
+docs/cluster.md.
 
-Errors are printed to standard error, but the exit status is 0, because Slurm drains a node whose Prolog fails."""
+Errors are printed to standard error, but the exit status is 0, because Slurm
+drains a node whose Prolog fails."""
 OPTIONS: arguments.Groups = {
     "": {
         "action": {"choices": ("begin", "end"), "metavar": "begin|end", "help": "which of both it is"},

@@ -24,8 +24,10 @@ EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
   accelmetrics list --backends nvidia
-  accelmetrics list --clocks                                which clocks each device can be set to
-  CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      devices that a program sees, with its own numbers"""
+  accelmetrics list --clocks
+      which clocks each device can be set to
+  CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible
+      devices that a program sees, with its own numbers"""
 OPTIONS: arguments.Groups = {
     "": {
         "--clocks": {"action": "store_true", "help": "say which clocks each device can be set to"},

@@ -64,7 +64,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 """What each command does, by the groups of the help; each is the module of its name."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
-DESCRIPTION = "Reads every accelerator on this machine, of any vendor, and the host, under one set of keys."
+DESCRIPTION = """\
+Reads every accelerator on this machine, of any vendor, and the host, under one
+set of keys."""
 EXAMPLES = """\
   accelmetrics watch                  every device, live
   accelmetrics run -- python train.py a command, and what it used

@@ -21,11 +21,16 @@ from accelmetrics.schemas.text import aligned, wrapped
 Given = Mapping[str, Mapping[str, str]]
 MEANING_INDENT = " " * 6
 EXAMPLES = """\
-  accelmetrics metrics                              every metric, its unit and its meaning
-  accelmetrics metrics gpu.0.powerWatts             everything about one: sources, other names
-  accelmetrics metrics throttl                      metrics with this text in their key, other names or meaning
-  accelmetrics metrics --preset core                the metrics of `--metrics core`
-  accelmetrics metrics --backend amd --json         the metrics of a source, as JSON"""
+  accelmetrics metrics
+      every metric, its unit and its meaning
+  accelmetrics metrics gpu.0.powerWatts
+      everything about one: sources, other names
+  accelmetrics metrics throttl
+      metrics with this text in their key, other names or meaning
+  accelmetrics metrics --preset core
+      the metrics of `--metrics core`
+  accelmetrics metrics --backend amd --json
+      the metrics of a source, as JSON"""
 OPTIONS: arguments.Groups = {
     "": {
         "key": {

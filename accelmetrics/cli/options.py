@@ -44,55 +44,6 @@ def refuse(*cases: tuple[object, str]) -> None:
             raise UsageError(words)
 
 
-LIST_INDENT = 6
-"""Maximum indentation of an example or a row of a list in columns."""
-
-
-def within(text: str, width: int) -> str:
-    """Return a text of the help wrapped to a width. An example that is too wide keeps its line, and its description goes below.
-
-    An indented line is an example or a row of a list, with two spaces between its name and its description.
-    """
-    import textwrap
-
-    lines: list[str] = []
-    paragraph: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        if line and not line.startswith(" "):
-            paragraph.append(line)
-            continue
-        if paragraph:
-            fits = max(map(len, paragraph)) <= width
-            lines += paragraph if fits else textwrap.wrap(" ".join(paragraph), width, break_long_words=False, break_on_hyphens=False)
-            paragraph = []
-        indent = len(line) - len(line.lstrip())
-        if len(line) <= width:
-            lines.append(line)
-            continue
-        if indent > LIST_INDENT:  # the end of a row of a list
-            lines += textwrap.wrap(line.strip(), width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_long_words=False)
-            continue
-        name, _, words = re.split(r"(?<=\S)( {2,})(?=\S)", line, maxsplit=1) if re.search(r"\S {2,}\S", line) else (line, "", "")
-        lines += _broken(name, width)
-        lines += textwrap.wrap(words, width, initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False)
-    return "\n".join(lines[:-1])
-
-
-def _broken(command: str, width: int) -> list[str]:
-    """Break a long command into lines that end with a backslash, before an option or a pipe."""
-    import textwrap
-
-    lines: list[str] = []
-    while len(command) > width:
-        places = [found.start() for found in re.finditer(r" (?=[|>] |--)", command) if 8 <= found.start() < width - 1]
-        at = max((place for place in places if not command[:place].count("'") % 2), default=-1)  # a quoted text stays whole
-        if at < 0:
-            return [*lines, *textwrap.wrap(command, width, subsequent_indent=" " * 6, break_long_words=False)]
-        lines.append(f"{command[:at]} \\")
-        command = " " * 6 + command[at + 1 :]
-    return [*lines, command]
-
-
 class Parser(argparse.ArgumentParser):
     """Argument parser without abbreviations, with one-line errors, and with help printed as a document."""
 
@@ -108,18 +59,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def format_help(self) -> str:
-        """Return the help, no wider than the terminal."""
-        import shutil
-
+        """Return the help, with options no wider than the terminal."""
         self.formatter_class = argparse.RawDescriptionHelpFormatter
-        width = max(40, shutil.get_terminal_size().columns)
-        self.description, self.epilog = (within(text or "", width) for text in (self.description, self.epilog))
         return super().format_help()
-
-    def format_usage(self) -> str:
-        """Return the usage, no wider than the terminal."""
-        self.formatter_class = argparse.RawDescriptionHelpFormatter
-        return super().format_usage()
 
     def add_options(self, groups: Groups) -> None:
         """Add options in groups, each with its heading."""

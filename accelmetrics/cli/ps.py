@@ -19,12 +19,16 @@ MOST_REASONS = 10
 """Maximum number of lines on why facts about processes are unknown. ``--json`` has all of them."""
 EXAMPLES = """\
   accelmetrics ps
-  accelmetrics ps --tree                      with the processes above them: shells, launchers, job steps
-  accelmetrics ps --gpus 0-3 --json | jq -r '.processes[] | select(.user == "anna") | .pid'
+  accelmetrics ps --tree
+      with the processes above them: shells, launchers, job steps
+  accelmetrics ps --gpus 0-3 --json \\
+      | jq -r '.processes[] | select(.user == "anna") | .pid'
 
-The order is by device, then by memory. A MIG instance is a separate device. IN is the container, the Kubernetes pod and the Slurm job
-and step in the process's cgroup. ? is unreadable, with the reason below the table; - is none, or not reported by the driver. Command
-lines are shown by this command only, and not by dump, serve and exporters.
+The order is by device, then by memory. A MIG instance is a separate device. IN
+is the container, the Kubernetes pod and the Slurm job and step in the process's
+cgroup. ? is unreadable, with the reason below the table; - is none, or not
+reported by the driver. Command lines are shown by this command only, and not by
+dump, serve and exporters.
 
 Exit status: 0; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {

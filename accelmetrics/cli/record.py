@@ -38,15 +38,20 @@ SETTLED = 3
 """Readings before the first check. The first readings wait for sources to open."""
 
 EXAMPLES = """\
-  accelmetrics record --exporter jsonl:run.jsonl                 a line for people, and a record a second in a file
-  accelmetrics record --gpus 0,1 --interval 0.5 --no-console --exporter prometheus
+  accelmetrics record --exporter jsonl:run.jsonl
+      a line for people, and a record a second in a file
+  accelmetrics record --gpus 0,1 --interval 0.5 --no-console \\
+      --exporter prometheus
   accelmetrics record --wandb-project training --wandb-run-name gpu-node-3
-  accelmetrics record --summary-interval 60 --label team=vision --exporter otlp:http://collector:4317
+  accelmetrics record --summary-interval 60 --label team=vision \\
+      --exporter otlp:http://collector:4317
 
-It runs until Ctrl-C or SIGTERM, then delivers queued records and prints a summary of the whole time.
+It runs until Ctrl-C or SIGTERM, then delivers queued records and prints a
+summary of the whole time.
 
-Exit status: 0; 1 if an exporter cannot be made, or something could not be delivered or printed (a line says so); 2 for invalid
-arguments; 141 if the reader of its output has closed the pipe."""
+Exit status: 0; 1 if an exporter cannot be made, or something could not be
+delivered or printed (a line says so); 2 for invalid arguments; 141 if the
+reader of its output has closed the pipe."""
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.LINES),
     "the readings": arguments.watching("record"),

@@ -19,21 +19,34 @@ from accelmetrics.views.report.run_report import Price, RunReport
 from accelmetrics.views.summaries import as_json
 
 EXAMPLES = """\
-  accelmetrics report run.jsonl                             a table of every device
-  accelmetrics report run.jsonl --html run.html             a page with plots, which opens from disk
-  accelmetrics report run.jsonl --format markdown > RUN.md  for a pull request or a report
-  accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
-  accelmetrics report node-*.jsonl --format json            several hosts together
-  accelmetrics report run.jsonl --by epoch --price 0.30EUR   a row for each epoch, with its cost
-  accelmetrics report run.jsonl --price 2.5USD/h            the cost of renting the devices by the hour
-  accelmetrics report old.jsonl --compare new.jsonl         two runs, with the uncertainty of their differences
-  accelmetrics report run.jsonl --shape gpu-stats           flat statistics of each GPU, as JSON
+  accelmetrics report run.jsonl
+      a table of every device
+  accelmetrics report run.jsonl --html run.html
+      a page with plots, which opens from disk
+  accelmetrics report run.jsonl --format markdown > RUN.md
+      for a pull request or a report
+  accelmetrics report run.jsonl --format markdown --plots plots > RUN.md
+      the same with pictures
+  accelmetrics report node-*.jsonl --format json
+      several hosts together
+  accelmetrics report run.jsonl --by epoch --price 0.30EUR
+      a row for each epoch, with its cost
+  accelmetrics report run.jsonl --price 2.5USD/h
+      the cost of renting the devices by the hour
+  accelmetrics report old.jsonl --compare new.jsonl
+      two runs, with the uncertainty of their differences
+  accelmetrics report run.jsonl --shape gpu-stats
+      flat statistics of each GPU, as JSON
 
-Recordings are files of the jsonl exporter and of `accelmetrics dump --interval`. Rotated and compressed files of the same name are read
-too. Their order does not matter, and duplicates count once. Means are weighted by time. More than three usual intervals without a
-reading, or a clock set back, is a gap, and nothing is computed across it. With --html or --plots nothing is printed without --format.
+Recordings are files of the jsonl exporter and of `accelmetrics dump
+--interval`. Rotated and compressed files of the same name are read too. Their
+order does not matter, and duplicates count once. Means are weighted by time.
+More than three usual intervals without a reading, or a clock set back, is a
+gap, and nothing is computed across it. With --html or --plots nothing is
+printed without --format.
 
-Exit status: 0; 1 if a file cannot be read or is not a recording; 2 for invalid arguments."""
+Exit status: 0; 1 if a file cannot be read or is not a recording; 2 for invalid
+arguments."""
 
 
 def price(text: str) -> Price:

@@ -64,18 +64,27 @@ NOT_ATTACHED = (
 )
 
 EXAMPLES = """\
-  accelmetrics run -- python train.py --epochs 3           a live line below its output, a summary at its end
-  accelmetrics run --stats stats.json -- ./benchmark       the summary as JSON too
-  accelmetrics run --exporter jsonl:run.jsonl -- make      every reading in a file
-  accelmetrics run --quiet --stats stats.json -- ./job     no output except the command's
-  accelmetrics run --tokens-from 'tokens: ([0-9]+)' -- ./bench   tokens per second and per joule, from its output
-  accelmetrics run --as-nvml -- nvitop                     AMD's and others' devices in a program for NVIDIA's (docs/other-monitors.md)
+  accelmetrics run -- python train.py --epochs 3
+      a live line below its output, a summary at its end
+  accelmetrics run --stats stats.json -- ./benchmark
+      the summary as JSON too
+  accelmetrics run --exporter jsonl:run.jsonl -- make
+      every reading in a file
+  accelmetrics run --quiet --stats stats.json -- ./job
+      no output except the command's
+  accelmetrics run --tokens-from 'tokens: ([0-9]+)' -- ./bench
+      tokens per second and per joule, from its output
+  accelmetrics run --as-nvml -- nvitop
+      AMD's and others' devices in a program for NVIDIA's
+      (docs/other-monitors.md)
 
-The command inherits the standard streams, the environment and the terminal, and every signal is passed on to it. The live line
-needs a terminal as standard error.
+The command inherits the standard streams, the environment and the terminal, and
+every signal is passed on to it. The live line needs a terminal as standard
+error.
 
-Exit status: the command's; 128 plus the signal's number if a signal ended it, 127 if there is no such command, 126 if it cannot
-be run; before its start, 1 if an exporter cannot be made, and 2 for invalid arguments."""
+Exit status: the command's; 128 plus the signal's number if a signal ended it,
+127 if there is no such command, 126 if it cannot be run; before its start, 1 if
+an exporter cannot be made, and 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
         "--stats": {"type": settings.path.parse, "metavar": "FILE", "help": "write the summary there as JSON, when the command has ended"},

@@ -11,7 +11,8 @@ from accelmetrics.schemas.document import json_schema, lines_schema, topology_sc
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json
-  accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -
+  accelmetrics dump --json | check-jsonschema \\
+      --schemafile accelmetrics.schema.json -
   accelmetrics schema --lines > accelmetrics.lines.schema.json"""
 OPTIONS: arguments.Groups = {
     "": {

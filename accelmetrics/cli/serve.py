@@ -50,26 +50,36 @@ HANG_UP = tuple(getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal,
 LOGGING = frozenset({"log_format", "log_level"})
 """Options that take effect on a reload without a restart of the monitor."""
 EXAMPLES = """\
-  accelmetrics serve                                            http://127.0.0.1:22235/metrics
+  accelmetrics serve
+      http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
-  accelmetrics serve --ui                                       a page for people at http://127.0.0.1:22235/ (docs/page.md)
-  accelmetrics serve --keys dcgm                                for dashboards that were made for DCGM
-  accelmetrics serve --share --share-group users                jobs with share="node" read nothing themselves (docs/sharing.md)
-  accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
+  accelmetrics serve --ui
+      a page for people at http://127.0.0.1:22235/ (docs/page.md)
+  accelmetrics serve --keys dcgm
+      for dashboards that were made for DCGM
+  accelmetrics serve --share --share-group users
+      jobs with share="node" read nothing themselves (docs/sharing.md)
+  accelmetrics serve --make-password prometheus >> users
+      a line of the file that --auth takes
 
 paths:
-  /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
-  /               the page, with --ui; it reads /api/state, /api/history and /api/updates (docs/page.md)
+  /metrics        for Prometheus (text or OpenMetrics); the command itself is
+                  accelmetrics_process_*
+  /               the page, with --ui; it reads /api/state, /api/history and
+                  /api/updates (docs/page.md)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
-  /api/record     the same with findings, holders and labels; /api/summary: the node in a few numbers
-  /-/healthy      200 while it answers;  /-/ready: 200 after the first reading, 503 before; both without a password
+  /api/record     the same with findings, holders and labels
+  /api/summary    the node in a few numbers
+  /-/healthy      200 while it answers, without a password
+  /-/ready        200 after the first reading, 503 before, without a password
 
 Metrics of a watched process, such as `cpu`, need --pid.
 
-SIGHUP reads the configuration file, certificates and passwords again. If they are invalid, nothing changes.
+SIGHUP reads the configuration file, certificates and passwords again. If they
+are invalid, nothing changes.
 
-It runs until Ctrl-C or SIGTERM. Exit status: 0; 1 if it cannot listen, or an exporter lost records (a line says how many); 2 for
-invalid arguments."""
+It runs until Ctrl-C or SIGTERM. Exit status: 0; 1 if it cannot listen, or an
+exporter lost records (a line says how many); 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "the endpoint": {
         **arguments.flags(settings.ENDPOINT),

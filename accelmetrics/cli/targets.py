@@ -11,13 +11,17 @@ from accelmetrics.monitor.settings import count, path, text
 from accelmetrics.visibility.nodes import PORT, node_labels, read_hosts, service_discovery, slurm_nodes
 
 EXAMPLES = """\
-  accelmetrics targets --hosts nodes.txt --output /etc/prometheus/accelmetrics.json     for file_sd_configs
+  accelmetrics targets --hosts nodes.txt --output /etc/prometheus/nodes.json
+      for file_sd_configs
   accelmetrics targets --slurm --partition gpu --label cluster=a
-  accelmetrics targets --slurm "$SLURM_JOB_NODELIST"                                    in a job: its nodes
+  accelmetrics targets --slurm "$SLURM_JOB_NODELIST"
+      in a job: its nodes
 
-A file of hosts has a host a line, with a port and labels where it has any: `node-2:9400 rack=a17`.
+A file of hosts has a host a line, with a port and labels where it has any:
+`node-2:9400 rack=a17`.
 
-Exit status: 0; 1 when Slurm does not answer or the file cannot be written; 2 for arguments that cannot be used."""
+Exit status: 0; 1 when Slurm does not answer or the file cannot be written; 2
+for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
         "--hosts": {"type": path.parse, "metavar": "FILE", "help": "the nodes: a host a line"},

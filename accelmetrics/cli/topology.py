@@ -29,11 +29,14 @@ LEGEND = {
 EXAMPLES = """\
   accelmetrics topology
   accelmetrics topology --gpus 0-3
-  accelmetrics topology --json | jq -c '.topology.connections[] | [.between, .path, .link, .links]'
-  accelmetrics dump --json --topology | jq .topology       the same, with a reading
+  accelmetrics topology --json \\
+      | jq -c '.topology.connections[] | [.between, .path, .link, .links]'
+  accelmetrics dump --json --topology | jq .topology
+      the same, with a reading
 
-The PCIe path between two devices comes from the kernel, for every vendor: the same switch, host bridge or NUMA node. NVLink comes
-from NVML, XGMI from AMD's compute driver. Network cards with RDMA are included."""
+The PCIe path between two devices comes from the kernel, for every vendor: the
+same switch, host bridge or NUMA node. NVLink comes from NVML, XGMI from AMD's
+compute driver. Network cards with RDMA are included."""
 OPTIONS: arguments.Groups = {
     "": {"--json": {"action": "store_true", "help": "print a JSON object: the parts of dump --json --topology that are about this"}},
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout", "--open-timeout", "--isolation"),

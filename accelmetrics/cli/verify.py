@@ -28,14 +28,18 @@ HEAD = ("DEVICE", "METRIC", "OURS", "REFERENCE", "BY", "RESULT")
 EXAMPLES = """\
   accelmetrics verify
   accelmetrics verify --backends nvidia --gpus 0 --span 30
-  accelmetrics verify --json -- python train.py | jq '.counts'      under load, until the command ends
+  accelmetrics verify --json -- python train.py | jq '.counts'
+      under load, until the command ends
   accelmetrics verify --metrics core || echo "a value differs"
 
-Each value is compared with a second source: NVIDIA's with nvidia-ml-py and nvidia-smi, AMD's and AWS's with their other sources, the
-host's with psutil. A value agrees if it is between the reference's values before and after it, within the rounding of both. Rates,
-energy and traffic are compared over the whole span. A watched command prints to standard error.
+Each value is compared with a second source: NVIDIA's with nvidia-ml-py and
+nvidia-smi, AMD's and AWS's with their other sources, the host's with psutil. A
+value agrees if it is between the reference's values before and after it, within
+the rounding of both. Rates, energy and traffic are compared over the whole
+span. A watched command prints to standard error.
 
-Exit status: 1 if a value differs, else 0; 2 for invalid arguments; 126 and 127 for a command that cannot be started."""
+Exit status: 1 if a value differs, else 0; 2 for invalid arguments; 126 and 127
+for a command that cannot be started."""
 OPTIONS: arguments.Groups = {
     "": {
         "--span": {

@@ -42,24 +42,36 @@ FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.
 """Signals that others may send and that end a program by default. The terminal is restored first."""
 
 EXAMPLES = """\
-  accelmetrics watch                                  every device, once a second
-  accelmetrics watch --interval 0.2 --gpus 0,2-3      some of them, more often
-  accelmetrics watch --hot-temperature 70             hot from 70 degrees on, instead of the devices' own limits
-  accelmetrics watch --read-only                      no key sends a signal to a process, not even after a question
-  accelmetrics watch --plain                          a line for each change, for screen readers; a summary on Enter
-  accelmetrics watch | tee run.log                    a line for each reading, as always without a terminal
-  accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
-  accelmetrics watch --fleet http://prometheus:9090   a line for each machine in a Prometheus, worst first
-  accelmetrics watch --fleet hosts                    the same for the machines in a file; enter opens one
-  accelmetrics watch run.jsonl                        a growing recording: the last hour, then new readings
-  accelmetrics watch --replay run.jsonl --speed 60    a recording from its beginning, a minute a second
+  accelmetrics watch
+      every device, once a second
+  accelmetrics watch --interval 0.2 --gpus 0,2-3
+      some of them, more often
+  accelmetrics watch --hot-temperature 70
+      hot from 70 degrees on, instead of the devices' own limits
+  accelmetrics watch --read-only
+      no key sends a signal to a process, not even after a question
+  accelmetrics watch --plain
+      a line for each change, for screen readers; a summary on Enter
+  accelmetrics watch | tee run.log
+      a line for each reading, as always without a terminal
+  accelmetrics watch --url http://node-1:22235
+      another machine, on which accelmetrics serve runs
+  accelmetrics watch --fleet http://prometheus:9090
+      a line for each machine in a Prometheus, worst first
+  accelmetrics watch --fleet hosts
+      the same for the machines in a file; enter opens one
+  accelmetrics watch run.jsonl
+      a growing recording: the last hour, then new readings
+  accelmetrics watch --replay run.jsonl --speed 60
+      a recording from its beginning, a minute a second
 
-keys: q quit, ? help with all of them, / filter, o order, z sort, m metric, t time, + - zoom, [ ] past, tab other list,
-enter details, f findings, p pause, s summary, S save the latest reading, r reset; of a recording: left right seek,
+keys: q quit, ? help with all of them, / filter, o order, z sort, m metric,
+t time, + - zoom, [ ] past, tab other list, enter details, f findings, p pause,
+s summary, S save the latest reading, r reset; of a recording: left right seek,
 > < speed, home end, n next host
 
-Exit status: 0; 1 if a line could not be printed; 2 for invalid arguments; 141 if the reader of its output has closed the pipe.
-docs/watch.md"""
+Exit status: 0; 1 if a line could not be printed; 2 for invalid arguments;
+141 if the reader of its output has closed the pipe. docs/watch.md"""
 OPTIONS: arguments.Groups = {
     "": {
         "file": {"nargs": "?", "type": settings.path.parse, "metavar": "FILE", "help": "follow a recording while a program writes it"},

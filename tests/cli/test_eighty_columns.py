@@ -40,13 +40,6 @@ def test_the_programs_help_begins_with_three_commands(monkeypatch: pytest.Monkey
     assert text.partition("examples:")[2].count("\n  accelmetrics ") == 3
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_rows_of_lists_fit_as_they_are_written(name: str) -> None:
-    """A row that is too wide is broken below its name, and its further lines are broken once more."""
-    rows = re.findall(r"^  \S+ {2,}\S.*\n(?: {7,}\S.*(?:\n|$))+", load(name).EXAMPLES, re.MULTILINE)
-    assert [line for row in rows for line in row.splitlines() if cells(line) > COLUMNS] == []
-
-
 @pytest.fixture(scope="module")
 def machine() -> Iterator[dict[str, str]]:
     """Eight GPUs: one has fallen off the bus, one is hot."""
