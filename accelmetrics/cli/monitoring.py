@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.options import PROGRAM, FlagArguments, UsageError, absent_process, reading
 from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
@@ -123,7 +123,7 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
 
 
 NOTIFY_TEST: FlagArguments = {
-    "--notify-test": {"action": "store_true", "help": "send a message to each --notify, say whether it was taken, and exit"}
+    "--notify-test": {"action": "store_true", "help": "send a message to each --notify, print the result, and exit"}
 }
 
 
@@ -138,11 +138,11 @@ def notify_test(options: Namespace) -> int:
     from accelmetrics.exporters.notify import NotifyExporter
 
     if not options.notify:
-        raise UsageError("--notify-test sends a message to each --notify: give one")
+        raise UsageError("--notify-test needs an address for the message: give it with --notify")
     failed = 0
     for sender in [NotifyExporter(url) for url in options.notify]:
         try:
-            say(f"notify: {sender.test()} has taken a message")
+            say(f"notify: {sender.test()} has accepted a message")
         except ConnectionError as error:
             failed = 1
             say(f"notify: {error}")
@@ -164,7 +164,7 @@ def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] 
 
     if options.attribution == "none":
         if options.dcgm_jobs:
-            raise UsageError("--dcgm-jobs says who holds the devices, which --attribution none does not look up: leave one of them out")
+            raise UsageError("--dcgm-jobs excludes --attribution none, which looks up no jobs: give one of them")
         return []
     sources: list[ClaimSource] = []
     if options.attribution in {"auto", "slurm"}:
@@ -244,26 +244,11 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
 # Exporters
 
 
-@runtime_checkable
-class LineExporter(Protocol):
-    """An exporter of lines, which can also be written to a stream: JSON lines, CSV, InfluxDB's line protocol."""
-
-    name: str
-
-    def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
-        """Return a record as whole lines for a file with this first line. None if they need a new file."""
-        ...
-
-    def wrote(self) -> None:
-        """Record that the last lines were written."""
-        ...
-
-
-def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
+def stream_lines(made: Any, descriptor: int) -> Exporter:
     """Return an exporter that writes the lines of a file's exporter to an inherited stream.
 
     Args:
-        lines: The exporter that makes the lines.
+        made: The exporter that makes the lines, with ``lines`` and ``wrote`` of a ``FileExporter``.
         descriptor: The file descriptor of the stream.
     """
     head, rest = b"", memoryview(b"")
@@ -272,16 +257,16 @@ def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
     def export(record: Record) -> None:
         nonlocal head, rest, begun
         if record is not begun:  # after a failed write the same record comes again, and continues where it stopped
-            text = lines.lines(record, head, False) if head else None
+            text = made.lines(record, head, False) if head else None
             if text is None:  # the first record, or a record that needs another header
-                text = lines.lines(record, b"", True) or b""
+                text = made.lines(record, b"", True) or b""
                 head = text[: text.find(b"\n") + 1]
             begun, rest = record, memoryview(text)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        lines.wrote()
+        made.wrote()
 
-    return exporting(lines.name, export, metrics=getattr(lines, "metrics", None))
+    return exporting(made.name, export, metrics=getattr(made, "metrics", None))
 
 
 def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
@@ -334,7 +319,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:
         made = create(f"{name}:{os.devnull}{mark}{options}")
-        if isinstance(made, LineExporter):
+        if hasattr(made, "lines"):
             lines = stream_lines(made, duplicate_stream(target, number, out))
             return until_reader_gone(lines, stopped) if number == 1 else lines
     made = create(wanted)
@@ -343,7 +328,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
         made.stream = stream  # type: ignore[attr-defined]
         return until_reader_gone(made, stopped)
     # A file that cannot be opened is refused before the command begins. A pipe is not opened here: that waits for its reader.
-    path = getattr(made, "path", None) if isinstance(made, LineExporter) else None
+    path = getattr(made, "path", None) if hasattr(made, "lines") else None
     if path is not None and not special(str(path)):
         with telling(str(path), NO_SPACE), closing(made):
             made.open()
@@ -361,8 +346,8 @@ def tell_losses(watching: Monitor) -> bool:
     """Warn of every exporter that lost records or ended with an error. Return whether there is one."""
     found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]
     for status in found:
-        said = f"; the last error: {status.error}" if status.error else ""
-        log.warning(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+        error = f"; the last error: {status.error}" if status.error else ""
+        log.warning(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{error}")
     return bool(found)
 
 
@@ -384,7 +369,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one message as a JSON object."""
-        said = {
+        document = {
             "timestamp": rfc3339(int(record.created * 1e9)),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
@@ -392,10 +377,10 @@ class JsonFormatter(logging.Formatter):
             "labels": self._labels,
         }
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
+            document["exception"] = self.formatException(record.exc_info)
         if data := getattr(record, DATA, None):
-            said["data"] = data
-        return json.dumps(said)
+            document["data"] = data
+        return json.dumps(document)
 
 
 class TextFormatter(logging.Formatter):

@@ -65,15 +65,15 @@ def render(found: ProcessListing, tree: bool = False, width: int | None = None) 
         tree: Whether to order the lines as a tree of processes.
         width: Columns of the screen; None to cut nothing.
     """
-    rows = [HEAD, *(_tree_rows(found) if tree else (_row(process, _command(process)) for process in found.processes))]
+    rows = [HEAD, *(_tree_rows(found) if tree else (_row(process, process.command or "?") for process in found.processes))]
     table = aligned(rows) if found.processes else []
     reasons = []
     for why in dict.fromkeys(found.unlisted.values()):
         keys = ", ".join(key for key, other in found.unlisted.items() if other == why)
-        reasons.append(f"- which processes use {keys} is not known: {why.detail or why.reason}")
-    told = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
-    more = len(told) - MOST_REASONS
-    reasons += [f"- {why}" for why in list(told)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
+        reasons.append(f"- the processes that use {keys} are unknown: {why.detail or why.reason}")
+    missing = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
+    more = len(missing) - MOST_REASONS
+    reasons += [f"- {why}" for why in list(missing)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
     idle = wrapped(f"No process uses {', '.join(found.idle)}.", width or PLAIN_WIDTH, "") if found.idle else []
     reasons = [line for why in reasons for line in hanging(why, width or PLAIN_WIDTH)]
     table = [line if width is None else clipped(line, width) for line in table]
@@ -93,7 +93,7 @@ def _tree_rows(found: ProcessListing) -> Iterator[tuple[str, ...]]:
             below = below.setdefault(pid, {})
     for pid, branch in _branches(whole):
         first, *others = rows[pid]
-        yield _row(first, branch + _command(first))
+        yield _row(first, branch + (first.command or "?"))
         yield from (_row(process, "") for process in others)
 
 
@@ -125,7 +125,3 @@ def _row(process: ProcessInfo, command: str) -> tuple[str, ...]:
         words.append(f"slurm {'.'.join(filter(None, (process.slurm_job, process.slurm_step)))}")
     place = ", ".join(words) or ("?" if "container" in process.unavailable else "-")
     return process.device or "-", str(process.pid), user, started or "?", memory, busy, place, command
-
-
-def _command(process: ProcessInfo) -> str:
-    return "?" if process.command is None else process.command

@@ -55,12 +55,10 @@ ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which the live line shows some of the devices, if not all fit."""
-NO_VARIABLES: Mapping[str, str] = {}
-AS_OURS: Mapping[int, int] = {}
 NOTHING_TO_SHOW = "no device was found to show (`accelmetrics doctor` says why)"
 NOT_ATTACHED = (
-    "nothing that ran has loaded a Python binding of NVML, so nothing was shown to it: compiled programs, those that call nvidia-smi and "
-    "Python with -E or -I are not reached (docs/other-monitors.md)"
+    "the command saw no devices, because it loaded no Python binding of NVML: compiled programs, programs that call nvidia-smi and "
+    "Python with -E or -I are not supported (docs/other-monitors.md)"
 )
 
 EXAMPLES = """\
@@ -126,12 +124,12 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = Path(options.stats or ".").absolute().parent
     arguments.refuse(
-        (not command, "no command: write it behind two dashes, as in `accelmetrics run -- python train.py`"),
+        (not command, "there is no command: write it after two dashes, as in `accelmetrics run -- python train.py`"),
         (
             options.stats and (Path(options.stats).is_dir() or not folder.is_dir()),
-            f"--stats {options.stats}: name a file in a directory that is there",
+            f"--stats {options.stats} cannot be written: name a file in an existing directory",
         ),
-        (options.tokens_file and not options.tokens_from, "--tokens-file needs the lines that are meant: give them with --tokens-from"),
+        (options.tokens_file and not options.tokens_from, "--tokens-file needs the pattern of its lines: give it with --tokens-from"),
     )
     # Options that cannot be used are reported before the command starts.
     with Signals() as signals, checked(options), _nvml_feed(options) as feed:
@@ -140,7 +138,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
             if early[0] in ENDING:
                 return KILLED + early[0]
         if feed is None:
-            return _run(options, command, signals, chosen, out)
+            return _run(options, command, signals, chosen, out, {})
         descriptor = descriptor_of(sys.stderr)  # if it is a terminal, the command may draw on it: messages wait until the end
         with holding_messages() if descriptor is not None and os.isatty(descriptor) else nullcontext():
             status = _run(options, feed.reached(command), signals, [*chosen, feed], out, feed.environment)
@@ -183,7 +181,7 @@ def _run(
     signals: Signals,
     chosen: list[Exporter],
     out: Stdout,
-    more: Mapping[str, str] = NO_VARIABLES,
+    more: Mapping[str, str],
 ) -> int:
     """Start the command, watch it to its end, and print its summary. Return its exit status.
 
@@ -262,8 +260,8 @@ def _run(
         if descriptor is not None:
             begin_line(descriptor)
         devices = of_window(window, watching.latest, title, seconds)
-        told = [line for name, one in work.items() for line in folded(work_text(name, one))]
-        tell("summary", "\n".join((devices.rstrip("\n"), *told, f"{cpu_seconds:.1f} s of CPU time{most}")), data=stats)
+        done = [line for name, one in work.items() for line in folded(work_text(name, one))]
+        tell("summary", "\n".join((devices.rstrip("\n"), *done, f"{cpu_seconds:.1f} s of CPU time{most}")), data=stats)
     return status
 
 
@@ -360,7 +358,7 @@ class CommandError(AccelMetricsError):
     def __init__(self, command: str, error: OSError) -> None:
         missing = isinstance(error, FileNotFoundError)
         if missing and "/" in command and Path(command).exists():
-            words = f"cannot run {command}: what its first line names is not there"
+            words = f"cannot run {command}: the interpreter that its first line names does not exist"
         else:
             words = f"command not found: {command or repr('')}" if missing else f"cannot run {command}: {error.strerror or error}"
         super().__init__(words)
@@ -374,22 +372,22 @@ class Signals:
     the terminal if the terminal could have sent it.
 
     Args:
-        told: Whether the system reports the sender. Only tests set it.
+        reported: Whether the system reports the sender. Only tests set it.
 
     Attributes:
         before: The signals that were blocked before the block.
         defaults: The signals for which the command gets the default action.
     """
 
-    def __init__(self, told: bool = hasattr(signal, "sigtimedwait")) -> None:
+    def __init__(self, reported: bool = hasattr(signal, "sigtimedwait")) -> None:
         self.before: frozenset[int] = frozenset()
         self.defaults: tuple[int, ...] = IGNORED_BY_PYTHON
-        self._told = told
+        self._reported = reported
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
         self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
-        if not self._told and signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL:
+        if not self._reported and signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL:
             # Some systems drop a blocked signal if its default is to be ignored. With a handler they keep it.
             self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda number, frame: None)
         if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
@@ -410,7 +408,7 @@ class Signals:
 
     def next(self) -> tuple[int, bool] | None:
         """Return the next pending signal, without waiting, and whether the terminal sent it to the command too."""
-        if self._told:
+        if self._reported:
             # Only with a timeout of 0: with a longer one, Python returns uninitialised memory if a stop of the process outlasts it.
             found = signal.sigtimedwait(PASSED_ON, 0)
             if found is None or found.si_signo not in PASSED_ON:
@@ -440,7 +438,7 @@ def terminal_group() -> int | None:
         os.close(descriptor)
 
 
-def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str], redirected: Mapping[int, int] = AS_OURS) -> int:
+def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str], redirected: Mapping[int, int]) -> int:
     """Start a command with this process's standard streams and return its process id.
 
     Args:

@@ -39,7 +39,7 @@ def token_pattern(text: str) -> re.Pattern[str]:
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
     if not found.groups:
-        raise argparse.ArgumentTypeError(f"{text!r} has no group that matches the number: write it as in 'tokens: ([0-9]+)'")
+        raise argparse.ArgumentTypeError(f"{text!r} has no group for the number: write one, as in 'tokens: ([0-9]+)'")
     return found
 
 
@@ -63,14 +63,11 @@ class TokenLines:
         """Read the complete lines. Return the text after the last of them, which is to be passed as ``before`` next time."""
         *lines, rest = LINE_END.split(before + data)
         for line in lines:
-            self._read(line)
+            self.read(line)
         return rest[-LONGEST_LINE:]
 
-    def end(self, rest: bytes) -> None:
-        """Read a last line without a line end."""
-        self._read(rest)
-
-    def _read(self, line: bytes) -> None:
+    def read(self, line: bytes) -> None:
+        """Read one line."""
         found = self._pattern.search(line.decode(errors="replace"))
         if found is None:
             return
@@ -144,7 +141,7 @@ class TokenFile(TokenSource):
     def finish(self, given_up: Callable[[], bool]) -> None:
         """Read the rest, and a last line without a line end."""
         self.look()
-        self._lines.end(self._rest)
+        self._lines.read(self._rest)
 
 
 class TokenOutput(TokenSource):
@@ -209,7 +206,7 @@ class TokenOutput(TokenSource):
             except OSError:  # our reader has gone: closing the source lets the command's next write fail too
                 break
         os.close(source)
-        self._lines.end(rest)
+        self._lines.read(rest)
 
 
 def _terminal_like(descriptor: int) -> tuple[int, int]:

@@ -79,7 +79,7 @@ def _during(command: Sequence[str], options: Namespace) -> Verification:
         outcomes.put(guarded(verify, options.span or MAX_SECONDS, stop=ended, pid=pid, **arguments.reading(options)))
 
     with checked(options), Signals() as signals:
-        pid, began = start(command, signals, {}), time.monotonic()
+        pid, began = start(command, signals, {}, {}), time.monotonic()
         threading.Thread(target=compare, name="accelmetrics-verify", daemon=True).start()
         attend(pid, began, signals, lambda: None, lambda: None)
     ended.set()

@@ -65,7 +65,7 @@ def taken() -> Iterator[str]:
         ("serve", ["--exporter", "jsonll:x"], 2, "Did you mean 'jsonl'"),
         ("run", ["--gpus", "77", "--", "true"], 2, "77"),
         ("run", ["--exporter", "jsonll:x", "--", "true"], 2, "Did you mean 'jsonl'"),
-        ("run", ["--stats", "/nowhere/x", "--", "true"], 2, "name a file in a directory that is there"),
+        ("run", ["--stats", "/nowhere/x", "--", "true"], 2, "name a file in an existing directory"),
         ("run", ["--", "no-such-command"], 127, "no-such-command"),
         ("run", ["--", "/"], 126, "/"),
         ("run", [], 2, "no command"),

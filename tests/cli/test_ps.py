@@ -140,7 +140,7 @@ def test_a_driver_that_lists_none_is_not_idle(machine: Machine) -> None:
     assert row.split() == ["gpu.1", str(GONE), "?", "?", "1.0", "GiB", "-", "?", "?"]
     assert idle == "No process uses gpu.2."
     first, second = " ".join(reasons.split()).split(" - ")
-    assert first.startswith("- which processes use gpu.0 is not known: NVML_ERROR_NO_PERMISSION")
+    assert first.startswith("- the processes that use gpu.0 are unknown: NVML_ERROR_NO_PERMISSION")
     assert second.startswith(f"process {GONE} has ended")
 
 
@@ -161,7 +161,7 @@ def test_where_a_process_runs_and_reasons_that_are_many() -> None:
     assert "docker 4f4f4f4f4f4f, slurm 4711.0" in lines[1]
     assert "\x1b" not in text, "a name of a cgroup is the user's"
     assert "container 0a0a0a0a0a0a, pod 6b1e1c54" in lines[2]
-    assert "- which processes use gpu.2, gpu.3 is not known: not_supported" in lines
+    assert "- the processes that use gpu.2, gpu.3 are unknown: not_supported" in lines
     assert lines[-1] == f"- and {21 - MOST_REASONS} more, which --json has"
     assert len(lines) == 1 + 22 + 1 + 1 + MOST_REASONS + 1
 

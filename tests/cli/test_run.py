@@ -69,7 +69,7 @@ def test_the_commands_status_is_ours(script: str, status: int) -> None:
         ("/no/such/command", 127, "command not found: /no/such/command"),
         ("/etc", 126, "cannot run /etc: Permission denied"),
         ("plain", 126, "cannot run plain: Permission denied"),
-        ("unfounded", 127, "cannot run ./unfounded: what its first line names is not there"),
+        ("unfounded", 127, "cannot run ./unfounded: the interpreter that its first line names does not exist"),
     ],
 )
 def test_a_command_that_cannot_be_started(tmp_path: Path, command: str, status: int, said: str) -> None:
@@ -255,8 +255,12 @@ def test_stats_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (("--stats", "/no/such/place/stats.json"), 2, "--stats /no/such/place/stats.json: name a file in a directory that is there"),
-        (("--stats", "/tmp"), 2, "--stats /tmp: name a file in a directory that is there"),
+        (
+            ("--stats", "/no/such/place/stats.json"),
+            2,
+            "--stats /no/such/place/stats.json cannot be written: name a file in an existing directory",
+        ),
+        (("--stats", "/tmp"), 2, "--stats /tmp cannot be written: name a file in an existing directory"),
         (("--exporter", "jsonnl:x"), 2, "Did you mean 'jsonl'?"),
         (("--exporter", "jsonl:x?fsync=1"), 2, "Did you mean 'fsync_every'?"),
         (("--gpus", "7"), 2, "unknown device 'gpu.7'"),
@@ -457,9 +461,9 @@ def test_output_goes_on_after_its_reader_has_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--tokens-from", "tokens"), "has no group that matches the number"),
+        (("--tokens-from", "tokens"), "has no group for the number"),
         (("--tokens-from", "("), "is no regular expression"),
-        (("--tokens-file", "log"), "--tokens-file needs the lines that are meant"),
+        (("--tokens-file", "log"), "--tokens-file needs the pattern of its lines"),
     ],
 )
 def test_tokens_that_cannot_be_looked_for(options: tuple[str, ...], said: str) -> None:

@@ -157,7 +157,7 @@ def test_the_test_message_of_commands(command: list[str], server: Server) -> Non
     """Says whether it was taken, and shows no secret."""
     done = call(*command, "--notify", server.url, "--notify-test")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "has taken a message" in done.stderr and SECRET not in done.stderr
+    assert "has accepted a message" in done.stderr and SECRET not in done.stderr
     assert server.taken[0][1]["test"] is True
     server.status.append(404)
     done = call(*command, "--notify", server.url, "--notify-test")
