@@ -101,7 +101,7 @@ def counts(text: str) -> list[int] | list[str]:
     found = re.fullmatch(r"\s*([1-9]\d*)(?:x([1-9]\d*))?\s*", text)
     if found is None:
         words = "write 8, or 8x2 for 8 on each of 2 nodes, or a range of device numbers: 0-0 for device 0 alone, 2-3 for two devices"
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of devices: {words}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices: {words}")
     return [int(found[1])] * int(found[2] or 1)
 
 
@@ -167,7 +167,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         text = render(found, out.width, out.terminal)
     else:
         if find_spec("ray") is None:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed beside accelmetrics here: use the environment of the job")
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed in this environment: use the one of the job")
         from accelmetrics.integrations.ray_allocation import allocation_at
 
         found = allocation_at(options.ray, _grouped(options.pool), shared=options.shared, probe=options.probe)

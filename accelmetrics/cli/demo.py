@@ -50,5 +50,5 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     from accelmetrics.testing import DemoBackend
 
     chosen.backends = [DemoBackend(options.devices), "host"]
-    say(f"accelmetrics demo: {options.devices} simulated GPUs; nothing of them was measured")
+    say(f"accelmetrics demo: {options.devices} simulated GPUs: their numbers are invented")
     return main.run(name, command, chosen, out)

@@ -100,7 +100,7 @@ def render(found: Diagnosis, width: int) -> str:
     present, absent = ([backend for backend in sound if (backend.status == "absent") is gone] for gone in (False, True))
     unread = [[(0, f"{device['name']}: {device['pci_bus_id']} ({device['pci_id']})") for device in found.unread]] if found.unread else []
     kernel_log = (
-        (0, f"problem: {found.kernel_log}: Xid errors before the start of a program are not seen, and those of NVSwitches never"),
+        (0, f"problem: {found.kernel_log}: Xid errors from before a program's start, and those of NVSwitches, are missing"),
         (1, "what to do: give the daemon CAP_SYSLOG (deploy/systemd/kernel-log.conf does), or set kernel.dmesg_restrict to 0"),
     )
     for heading, group in (

@@ -153,7 +153,7 @@ def run(options: Namespace, out: Stdout) -> int:
         from accelmetrics.visibility.replay import Recording, replaying
 
         in_a_child = options.isolation == "process"
-        arguments.refuse((in_a_child, "--replay answers in this process, and excludes --isolation process"))
+        arguments.refuse((in_a_child, "--replay excludes --isolation process: give one of them"))
         recording = Recording(options.replay)
         # The archive has answers of the sources that it was recorded with, so they are the default.
         for name, value in recording.options.items():

@@ -270,7 +270,7 @@ def csv(repeated: bool, path: str, dialect: Dialect | None) -> Callable[[Snapsho
     header = first_line(path) if repeated and path else ""
     names = columns_in(header.encode()) if header else ()
     if header and names[:2] != HEAD:
-        raise WriteError(path, f"it does not begin with the columns {', '.join(HEAD)}")
+        raise WriteError(path, f"its first line does not begin with the columns {', '.join(HEAD)}")
 
     def render(snapshot: Snapshot) -> str:
         nonlocal names
@@ -284,7 +284,7 @@ def csv(repeated: bool, path: str, dialect: Dialect | None) -> Callable[[Snapsho
         late = values.keys() - set(names) - left_out
         if late:
             left_out.update(late)
-            say(f"left out, for want of a column that the header does not have: {', '.join(sorted(late))}")
+            say(f"left out, because the header has no column for them: {', '.join(sorted(late))}")
         rows.append((snapshot.timestamp, snapshot.hostname, *(values.get(key, "") for key in names[2:])))
         return csv_text(rows).decode()
 

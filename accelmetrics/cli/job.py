@@ -69,11 +69,11 @@ def _begin(folder: str) -> None:
             with open_folder(folder, owned=True, make=True) as jobs:
                 write_in(jobs, f"{job.job_id}.json", job_text(job))
         except (OSError, ValueError) as error:
-            raise AccelMetricsError(f"nothing is written: {folder}: {reason_of(error)}") from error
+            raise AccelMetricsError(f"nothing was written: {folder}: {reason_of(error)}") from error
     elif given := os.environ.get("SLURM_JOB_GPUS", ""):
-        say(f"accelmetrics job begin: job {job.job_id}: SLURM_JOB_GPUS is {given[:200]!r}, and names no GPU: nothing is written")
+        say(f"accelmetrics job begin: job {job.job_id}: SLURM_JOB_GPUS ({given[:200]!r}) names no GPU: nothing was written")
     else:
-        say(f"accelmetrics job begin: job {job.job_id} has no devices: nothing is written")
+        say(f"accelmetrics job begin: job {job.job_id} has no devices: nothing was written")
 
 
 def _end(options: Namespace, out: Stdout) -> None:
@@ -87,19 +87,19 @@ def _end(options: Namespace, out: Stdout) -> None:
             say(absent)
             return
         except (OSError, ValueError) as error:
-            raise AccelMetricsError(f"no job is looked up: {options.jobs}: {reason_of(error)}") from error
+            raise AccelMetricsError(f"the job cannot be looked up: {options.jobs}: {reason_of(error)}") from error
         try:
             job = parse_job(read_small(name, trusted=True, folder=jobs))._replace(ended=time.time())
         except FileNotFoundError:
             say(absent)
             return
         except (OSError, ValueError) as error:
-            raise AccelMetricsError(f"{file} stays: it is not what `accelmetrics job begin` writes: {reason_of(error)}") from error
+            raise AccelMetricsError(f"{file} is no file of `accelmetrics job begin` and is left as it is: {reason_of(error)}") from error
         # From here on the file is removed in any case: the job is over, with or without a summary.
         stack.callback(_remove, jobs, name)
         result = Path(options.summaries, name)
         if _summary(result, job.began) is None:
-            say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` has not noticed it")
+            say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` did not see the job")
             return
         # `accelmetrics serve` reads the end of the job from this file, and then completes the summary.
         write_in(jobs, name, job_text(job))
@@ -107,7 +107,7 @@ def _end(options: Namespace, out: Stdout) -> None:
         while (found := _summary(result, job.began) or {}).get("state") != "ended" and time.monotonic() < until:
             time.sleep(LOOK)
     if found.get("state") != "ended":
-        say(f"accelmetrics job end: no summary of job {job_id} within {options.wait:g} s: `accelmetrics serve` does not write {result}")
+        say(f"accelmetrics job end: no summary of job {job_id} within {options.wait:g} s: `accelmetrics serve` has not written {result}")
         return
     if options.json:
         out.write(json.dumps(found) + "\n")

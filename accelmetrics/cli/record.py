@@ -135,7 +135,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
         while (left := min(due, end) - time.monotonic()) > 0 and not stopped.wait(min(left, LOOK)):
             if not judged and (slow := _slow(watching, options.interval)):
                 judged = True
-                log.warning(f"an interval of {options.interval:g} s is shorter than {', '.join(slow)} can be read")
+                log.warning(f"{', '.join(slow)} cannot be read every {options.interval:g} s: give a longer --interval")
         window.end()
         if time.monotonic() >= due:
             due += every

@@ -24,7 +24,7 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the schema."""
-    arguments.refuse((options.lines and options.topology, "--lines and --topology are two documents: give one of them"))
+    arguments.refuse((options.lines and options.topology, "--lines excludes --topology: give one of them"))
     schema = lines_schema() if options.lines else topology_schema() if options.topology else json_schema()
     out.write(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
     return 0

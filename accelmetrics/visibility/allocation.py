@@ -240,7 +240,7 @@ def allocation(
     all_pids: list[object] = [*pids, *(pid for each in (roles or {}).values() for pid in each)]
     for pid in all_pids:
         if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
-            raise InvalidOptionError(f"{pid!r} is no process id: give a whole number above 0")
+            raise InvalidOptionError(f"{pid!r} is not a process id: give a whole number above 0")
     if len(set(all_pids)) < len(all_pids):
         raise InvalidOptionError("a process is named twice: give each process once")
     if children and not pids:

@@ -75,7 +75,7 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
     try:
         groups = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidOptionError(f"it is no JSON: {error}") from None
+        raise InvalidOptionError(f"it is not JSON: {error}") from None
     for number, group in enumerate(groups, 1):
         match group:
             case {"targets": list(targets), **rest} if all(isinstance(target, str) for target in targets):
@@ -83,7 +83,7 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
             case _:
                 raise InvalidOptionError(f"group {number} has no list of targets")
         if not isinstance(labels, dict) or not all(_LABEL.fullmatch(name) and isinstance(value, str) for name, value in labels.items()):
-            raise InvalidOptionError(f"group {number}: its labels are no texts by name")
+            raise InvalidOptionError(f"group {number}: its labels are not texts by name")
         nodes += [_node(target, labels, port, f"group {number}") for target in targets]
     return _unique(nodes)
 
@@ -101,9 +101,9 @@ def read_hosts(path: str, port: int = PORT) -> list[Node]:
             raise InvalidOptionError(f"it has more than {LARGEST_FILE >> 20} MiB")
         return parse_hosts(text, port)
     except OSError as error:
-        raise InvalidOptionError(f"the file of hosts {path} cannot be read: {error.strerror}") from error
+        raise InvalidOptionError(f"the hosts file {path} cannot be read: {error.strerror}") from error
     except (InvalidOptionError, UnicodeDecodeError) as error:
-        raise InvalidOptionError(f"the file of hosts {path}: {error}") from error
+        raise InvalidOptionError(f"the hosts file {path}: {error}") from error
 
 
 def hosts_file(path: str) -> Callable[[], list[Node]]:
@@ -124,7 +124,7 @@ def hosts_file(path: str) -> Callable[[], list[Node]]:
             try:
                 nodes = read_hosts(path)
             except InvalidOptionError as error:
-                log.warning("the nodes of before count: %s", error)
+                log.warning("the previous nodes are used: %s", error)
         return nodes
 
     return latest
@@ -169,7 +169,7 @@ def _node(text: str, labels: Mapping[str, str], port: int, where: str) -> Node:
     if not labels.get("__metrics_path__", "/").startswith("/"):  # behind a port it could name another host
         raise InvalidOptionError(f"{where}: __metrics_path__ must begin with /")
     if found is None or int(found[3] or port) > 65535:
-        raise InvalidOptionError(f"{where}: {text[:200]!r} is no host, such as node-1, node-1:{PORT} or https://node-1")
+        raise InvalidOptionError(f"{where}: {text[:200]!r} is not a host: write node-1, node-1:{PORT} or https://node-1")
     scheme = found[1] or labels.get("__scheme__") or "http"
     if scheme not in {"http", "https"}:
         raise InvalidOptionError(f"{where}: the scheme {scheme!r} is neither http nor https")
@@ -193,7 +193,7 @@ def node_labels(pairs: Iterable[str], where: str) -> dict[str, str]:
         if not equals or not _LABEL.fullmatch(name):
             raise InvalidOptionError(f"{where}: {pair[:200]!r} is no label: write NAME=VALUE, such as rack=a17")
         if name in found:
-            raise InvalidOptionError(f"{where}: the label {name} is there twice")
+            raise InvalidOptionError(f"{where}: the label {name} appears twice")
         found[name] = value
     return found
 
@@ -202,8 +202,8 @@ def _unique(nodes: Iterable[Node]) -> list[Node]:
     found: dict[str, Node] = {}
     for node in nodes:
         if node.target in found:
-            raise InvalidOptionError(f"{node.target} is there twice")
+            raise InvalidOptionError(f"{node.target} appears twice")
         found[node.target] = node
         if len(found) > MOST_NODES:
-            raise InvalidOptionError(f"more than {MOST_NODES} nodes")
+            raise InvalidOptionError(f"there are more than {MOST_NODES} nodes")
     return list(found.values())

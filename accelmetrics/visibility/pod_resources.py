@@ -69,7 +69,7 @@ def ask(socket: str) -> bytes:
             code, words = error.code().name, str(error.details())[:LONGEST]
             denied = "ermission denied" in words
             reason = Reason.NO_PERMISSION if denied else Reason.DRIVER_UNAVAILABLE
-            raise SourceError(reason, f"{socket}: {code}: {words}{' (the socket is for root alone)' if denied else ''}") from error
+            raise SourceError(reason, f"{socket}: {code}: {words}{' (only root may use the socket)' if denied else ''}") from error
 
 
 def listing(answer: bytes) -> Listing:
@@ -81,7 +81,7 @@ def listing(answer: bytes) -> Listing:
     problems: list[str] = []
     pods = parse_message(PACKAGE, MESSAGES, "Answer", answer).pods
     if len(pods) > MOST_PODS:
-        problems.append(f"the kubelet tells of {len(pods)} pods: the first {MOST_PODS} are read")
+        problems.append(f"the kubelet lists {len(pods)} pods: only the first {MOST_PODS} are read")
     claims: list[Claim] = []
     for pod in pods[:MOST_PODS]:
         for container in pod.containers:
@@ -92,7 +92,7 @@ def listing(answer: bytes) -> Listing:
                 claims.append(("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
             problems += [
                 f"{labels['namespace']}/{labels['pod']} holds {_text(one.device) or 'a device'} of pool {_text(one.pool)} by the claim "
-                f"{_text(claim.namespace)}/{_text(claim.claim)}: which device {_text(one.driver)} means by that stands in the "
+                f"{_text(claim.namespace)}/{_text(claim.claim)}: the device behind that name of {_text(one.driver)} is only in the "
                 "cluster's ResourceSlices, which are not read"
                 for claim in container.dynamic
                 for one in claim.allocated

@@ -384,7 +384,7 @@ class SystemReader:
 
     def _started(self, pid: int) -> float:
         if self._boot is None:
-            raise ValueError("/proc/stat does not say when the system was booted")
+            raise ValueError("/proc/stat has no time of boot")
         return int(self._boot[1]) + int(_stat(pid)[1][_STARTED]) / os.sysconf("SC_CLK_TCK")
 
 

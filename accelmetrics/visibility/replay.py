@@ -68,7 +68,7 @@ def read_archive(path: str) -> dict[str, bytes]:
         if len(name) > LONGEST_NAME or len(parts) > DEEPEST:
             refuse("a name in it is too long or too deep")
         if {"", ".", ".."} & set(parts) or not name.isprintable() or "\\" in name or name in found:
-            refuse(f"it has a file called {name!r}, which no bundle has")
+            refuse(f"it has a file {name!r}, which does not belong in a bundle")
         if len(found) == MOST_ENTRIES:
             refuse(f"it has more than {MOST_ENTRIES} files")
         content = read(left + 1)
@@ -86,7 +86,7 @@ def read_archive(path: str) -> dict[str, bytes]:
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 for info in archive.infolist():
                     if info.external_attr >> 28 not in (0, 8) or info.is_dir():  # the Unix file type: none, or a regular file
-                        refuse(f"{info.filename!r} in it is no plain file")
+                        refuse(f"{info.filename!r} in it is not a regular file")
                     with archive.open(info) as entry:
                         take(info.filename, entry.read)
         elif packed[:2] == b"\x1f\x8b":
@@ -99,10 +99,10 @@ def read_archive(path: str) -> dict[str, bytes]:
                 for member in tar:
                     entry_file = tar.extractfile(member) if member.type == tarfile.REGTYPE else None
                     if entry_file is None:
-                        refuse(f"{member.name!r} in it is no plain file")
+                        refuse(f"{member.name!r} in it is not a regular file")
                     take(member.name, entry_file.read)
         else:
-            refuse(f"it is no archive of the kinds {', '.join(SUFFIXES)}")
+            refuse(f"it is not an archive ({', '.join(SUFFIXES)})")
     except OSError as error:
         refuse(error.strerror or str(error))
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -134,7 +134,7 @@ class Recording:
         self.entries = read_archive(path)
         manifest = self._document(MANIFEST)
         if manifest.get("format") != FORMAT:
-            raise DocumentError(f"{path} cannot be replayed: its format is {manifest.get('format')!r}, and this release reads {FORMAT}")
+            raise DocumentError(f"{path} cannot be replayed: its format is {manifest.get('format')!r}, but this release reads {FORMAT}")
         self.pid = manifest.get("pid")
         if not isinstance(self.pid, int) or not 0 < self.pid < 2**31:
             self._refuse("it has no valid process id")
@@ -160,7 +160,7 @@ class Recording:
         try:
             self.nvml = {vendor: ReplayedLibrary(notes) for vendor, notes in self._document(NVML).items()}
         except ValueError as error:
-            self._refuse(f"{NVML} in it is of an {error}")
+            self._refuse(f"{NVML} in it cannot be read: {error}")
         self.found = {name: place for name, place in self._mapping(commands, "found").items() if isinstance(place, str)}
         self.may_run = {place for place, may in self._mapping(commands, "may_run").items() if may is True}
         runs = commands.get("runs")
@@ -176,11 +176,11 @@ class Recording:
             found = json.loads(self.entries[name])
         except (ValueError, RecursionError) as error:
             self._refuse(f"{name} in it is not JSON ({error})")
-        return found if isinstance(found, dict) else self._refuse(f"{name} in it is no object")
+        return found if isinstance(found, dict) else self._refuse(f"{name} in it is not an object")
 
     def _mapping(self, document: Mapping[str, Any], name: str) -> dict[str, Any]:
         found = document.get(name)
-        return found if isinstance(found, dict) else self._refuse(f"{name} in it is no object")
+        return found if isinstance(found, dict) else self._refuse(f"{name} in it is not an object")
 
     def unpack(self, directory: str) -> None:
         """Write the files of the bundle below a new, empty directory.
@@ -198,7 +198,7 @@ class Recording:
             parts = name.split("/")
             usual = _SYSTEM.fullmatch(name) and not {".", ".."} & set(parts) and len(name) <= LONGEST_NAME and len(parts) <= DEEPEST
             if not usual and name not in ("/", "/usr", "/opt", "/usr/share", "/opt/amdgpu"):
-                self._refuse(f"it has a file called {name!r}, which no bundle has")
+                self._refuse(f"it has a file {name!r}, which does not belong in a bundle")
         try:
             for name in (name for name, is_directory in self.names.items() if is_directory):
                 Path(root + name).mkdir(parents=True, exist_ok=True)
@@ -214,12 +214,12 @@ class Recording:
             for name, target in self.links.items():
                 place = Path(root + name)
                 if os.path.realpath(place.parent) != str(place.parent):
-                    self._refuse(f"{name!r} in it lies behind a link")
+                    self._refuse(f"{name!r} in it is behind a link")
                 place.symlink_to(target)
             for name, target in self.links.items():
                 seen_only = DESCRIPTOR.fullmatch(name) and target.startswith("/dev/")
                 if not seen_only and not f"{os.path.realpath(root + name)}/".startswith(f"{root}/"):
-                    self._refuse(f"the link {name!r} in it leads out of it")
+                    self._refuse(f"the link {name!r} in it points outside of it")
             ours = Path(f"{root}/proc/{os.getpid()}")
             if Path(f"{root}/proc/{self.pid}").is_dir() and not os.path.lexists(ours):
                 ours.symlink_to(str(self.pid))  # code that reads about this process reads about the recording one

@@ -132,7 +132,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
                 # A link like /var/run is followed if it and its directory belong to root or this user. Then nobody else can have made
                 # it, or moved it there: a moved link keeps its owner.
                 if not {found.st_uid, os.fstat(at).st_uid} <= trusted_owners:
-                    raise ValueError(f"{name} is a link of user {found.st_uid}, which is not followed") from None
+                    raise ValueError(f"{name} is a link of user {found.st_uid} and is not followed") from None
                 target = Path(os.readlink(name, dir_fd=at))
                 parts += target.parts[: 0 if target.is_absolute() else None : -1]
                 step = os.open("/" if target.is_absolute() else ".", flags, dir_fd=at)
@@ -141,7 +141,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
         found = os.fstat(at)
         if owned and (found.st_uid not in trusted_owners or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise ValueError(
-                f"it is neither root's nor this user's alone: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
+                f"only root or this user may own and write it: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
             )
         yield at
     finally:
@@ -181,8 +181,8 @@ def job_of(environment: Mapping[str, str], began: float) -> Job:
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if not _JOB_ID.fullmatch(job_id):
-        problem = f"is {job_id[:LONGEST_LABEL]!r}, and no job's number" if job_id else "is not set"
-        raise InvalidOptionError(f"SLURM_JOB_ID {problem}: this is to be run by Slurm's Prolog and Epilog")
+        problem = f"is {job_id[:LONGEST_LABEL]!r}, not a job id" if job_id else "is not set"
+        raise InvalidOptionError(f"SLURM_JOB_ID {problem}: run this command in Slurm's Prolog and Epilog")
     labels = {name: value[:LONGEST_LABEL] for name, variable in LABELS.items() if (value := environment.get(variable, ""))}
     return Job(job_id, "slurm", labels, devices_of(environment), began)
 
@@ -328,21 +328,21 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ValueError("it is a link, which is not followed") from error
+            raise ValueError("it is a link and is not followed") from error
         raise
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a regular file")
         data = file.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"it has more than {largest} bytes")
     if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise ValueError(f"it is neither root's nor this user's alone: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
+        raise ValueError(f"only root or this user may own and write it: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError("it is no UTF-8") from error
+        raise ValueError("it is not UTF-8") from error
 
 
 def parsed(text: str) -> Any:
@@ -354,7 +354,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"it is not JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -372,17 +372,17 @@ def parse_job(text: str) -> Job:
     """
     document = parsed(text)
     if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise ValueError(f"it is no description of a job in version {VERSION}")
+        raise ValueError(f"it does not describe a job in version {VERSION}")
     job_id, scheduler, labels = document.get("job_id"), document.get("scheduler"), document.get("labels")
     if not (isinstance(job_id, str) and _JOB_ID.fullmatch(job_id) and isinstance(scheduler, str) and _JOB_ID.fullmatch(scheduler)):
-        raise ValueError("job_id or scheduler is missing or impossible")
+        raise ValueError("job_id or scheduler is missing or invalid")
     if not isinstance(labels, dict):
-        raise ValueError("labels is no object")
+        raise ValueError("labels is not an object")
     kept_labels = {name: value[:LONGEST_LABEL] for name in LABELS if isinstance(value := labels.get(name), str) and value}
     ended = None if document.get("ended") is None else _moment(document["ended"])
     listed = document.get("devices")
     if not isinstance(listed, list) or len(listed) > MOST_DEVICES:
-        raise ValueError(f"devices is no list of at most {MOST_DEVICES}")
+        raise ValueError(f"devices is not a list of at most {MOST_DEVICES}")
     devices: list[DeviceRef] = []
     for entry in listed:
         match entry:
@@ -393,13 +393,13 @@ def parse_job(text: str) -> Job:
             case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
                 devices.append(("minor", minor))
             case _:
-                raise ValueError(f"{str(entry)[:LONGEST_LABEL]} is no device")
+                raise ValueError(f"{str(entry)[:LONGEST_LABEL]} is not a device")
     return Job(job_id, scheduler, kept_labels, tuple(devices), _moment(document.get("began")), ended)
 
 
 def _moment(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError("began or ended is missing or impossible")
+        raise ValueError("began or ended is missing or invalid")
     return float(value)
 
 
@@ -422,7 +422,7 @@ def _parsed_files(folder: str, form: re.Pattern[str], parse: Callable[[str, str]
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            problems.append(f"{folder}/{name} is passed over: {reason_of(error)}")
+            problems.append(f"{folder}/{name} is skipped: {reason_of(error)}")
 
 
 def read_jobs(folder: str, problems: list[str]) -> list[Job]:
@@ -439,7 +439,7 @@ def read_jobs(folder: str, problems: list[str]) -> list[Job]:
     def parse(name: str, text: str) -> Job:
         job = parse_job(text)
         if name != f"{job.job_id}.json":
-            raise ValueError(f"it is of job {job.job_id}")
+            raise ValueError(f"it belongs to job {job.job_id}")
         return job
 
     return list(_parsed_files(folder, _JOB_FILE, parse, problems))
@@ -471,7 +471,7 @@ def dcgm_source(folder: str) -> ClaimSource:
     def parse(name: str, text: str) -> list[Claim]:
         ids = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
         if wrong := [one for one in ids if not _JOB_ID.fullmatch(one)]:
-            raise ValueError(f"{wrong[0][:LONGEST_LABEL]!r} is no job")
+            raise ValueError(f"{wrong[0][:LONGEST_LABEL]!r} is not a job id")
         return [("job", {"job_id": one}, (("index", name),)) for one in ids]
 
     def read() -> Listing | None:

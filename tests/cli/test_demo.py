@@ -20,7 +20,7 @@ def test_a_recording_reads_back_as_a_report(tmp_path: Path) -> None:
     """What a person without a GPU does first: record, then look."""
     done = call("demo", "record", "--interval", "0.1", "--duration", "0.5", "--exporter", f"jsonl:{tmp_path / 'run.jsonl'}")
     assert (done.returncode, "GPU Monitor - GPU0: " in done.stdout) == (0, True), done.stderr
-    assert done.stderr.startswith("accelmetrics demo: 4 simulated GPUs; nothing of them was measured\n")
+    assert done.stderr.startswith("accelmetrics demo: 4 simulated GPUs: their numbers are invented\n")
     found = json.loads(call("report", str(tmp_path / "run.jsonl"), "--format", "json").stdout)
     assert [found["devices"][f"gpu.{number}"]["name"] for number in range(4)] == ["Simulated GPU 80GB"] * 4
     assert all(device["energy"]["source"] == "counter" for device in found["devices"].values())

@@ -118,21 +118,21 @@ def test_nothing_that_another_user_planted_is_followed(tmp_path: Path) -> None:
     os.chown(place, 4711, 4711)
     jobs.symlink_to(target)
     os.chown(jobs, 4711, 4711, follow_symlinks=False)
-    assert "link of user 4711, which is not followed" in slurm("begin", place)
+    assert "link of user 4711 and is not followed" in slurm("begin", place)
     (target / "42.json").write_text("{}")
-    assert "which is not followed" in slurm("end", place)
+    assert "is not followed" in slurm("end", place)
     assert [file.read_text() for file in target.iterdir()] == ["{}"]
     jobs.unlink()
     jobs.symlink_to(target)  # made by root, in a directory of the other user's, who may put anything in its place
-    assert "which is not followed" in slurm("begin", place)
+    assert "is not followed" in slurm("begin", place)
     jobs.unlink()
     jobs.mkdir()
     os.chown(jobs, 4711, 4711)
-    assert "neither root's nor this user's alone" in slurm("begin", place)
+    assert "only root or this user may own and write it" in slurm("begin", place)
     jobs.rmdir()
     assert slurm("begin", place) == ""
     (place / "summaries").symlink_to(target)
-    assert "which is not followed" in slurm("end", place)
+    assert "is not followed" in slurm("end", place)
 
 
 def test_only_a_job_is_removed(tmp_path: Path) -> None:
@@ -140,17 +140,17 @@ def test_only_a_job_is_removed(tmp_path: Path) -> None:
     jobs, file = tmp_path / "jobs", tmp_path / "jobs" / "42.json"
     jobs.mkdir()
     for text, why in (
-        (b"precious", "it is no JSON: Expecting value"),
-        (b"\xff", "it is no UTF-8"),
-        (b"{}", "it is no description of a job"),
+        (b"precious", "it is not JSON: Expecting value"),
+        (b"\xff", "it is not UTF-8"),
+        (b"{}", "it does not describe a job"),
     ):
         file.write_bytes(text)
-        assert f"{file} stays: it is not what `accelmetrics job begin` writes: {why}" in one_line(slurm("end", tmp_path))
+        assert f"{file} is no file of `accelmetrics job begin` and is left as it is: {why}" in one_line(slurm("end", tmp_path))
         assert file.read_bytes() == text
     other = tmp_path / "other"
     file.replace(other)
     file.symlink_to(other)
-    assert "it is a link, which is not followed" in slurm("end", tmp_path)
+    assert "it is a link and is not followed" in slurm("end", tmp_path)
     assert (file.is_symlink(), other.read_text()) == (True, "{}")
     assert slurm("begin", tmp_path) == ""
     assert (file.is_symlink(), other.read_text()) == (False, "{}")
@@ -225,9 +225,9 @@ def test_joins_of_the_documentation_answer_on_a_real_prometheus(node: Node, tmp_
     ("action", "variables", "said"),
     [
         ("begin", {}, "accelmetrics job begin: SLURM_JOB_ID is not set"),
-        ("end", {"SLURM_JOB_ID": "../x"}, "accelmetrics job end: SLURM_JOB_ID is '../x', and no job's number"),
-        ("begin", {"SLURM_JOB_ID": "3"}, "job 3 has no devices: nothing is written"),
-        ("begin", {"SLURM_JOB_ID": "3", "SLURM_JOB_GPUS": "gpu"}, "SLURM_JOB_GPUS is 'gpu', and names no GPU"),
+        ("end", {"SLURM_JOB_ID": "../x"}, "accelmetrics job end: SLURM_JOB_ID is '../x', not a job id"),
+        ("begin", {"SLURM_JOB_ID": "3"}, "job 3 has no devices: nothing was written"),
+        ("begin", {"SLURM_JOB_ID": "3", "SLURM_JOB_GPUS": "gpu"}, "SLURM_JOB_GPUS ('gpu') names no GPU"),
         ("end", {"SLURM_JOB_ID": "3"}, "3.json is not there"),
     ],
 )
@@ -270,7 +270,7 @@ def test_without_a_daemon(tmp_path: Path) -> None:
     assert [job.job_id for job in read_jobs(str(folder), [])] == ["3"]
     assert (folder / "3.json").stat().st_mode & 0o777 == 0o644
     done = call("job", "end", "--jobs", str(folder), "--summaries", str(tmp_path), "--wait", "3600", env=node_environment)
-    assert done.returncode == 0 and "`accelmetrics serve` has not noticed it" in one_line(done.stderr)
+    assert done.returncode == 0 and "`accelmetrics serve` did not see the job" in one_line(done.stderr)
     assert list(folder.iterdir()) == []
 
 
@@ -280,8 +280,8 @@ def test_a_daemon_that_has_gone(tmp_path: Path) -> None:
     folders = ("--jobs", str(tmp_path / "jobs"))
     for text, said in (
         ('{"state": "running", "began": BEGAN}', "within 0 s"),
-        ('{"state": "ended", "began": 1}', "has not noticed it"),
-        ("nonsense", "3.json: it is no JSON: Expecting value"),
+        ('{"state": "ended", "began": 1}', "did not see the job"),
+        ("nonsense", "3.json: it is not JSON: Expecting value"),
     ):
         call("job", "begin", *folders, env=node_environment)
         (job,) = read_jobs(str(tmp_path / "jobs"), [])

@@ -356,7 +356,7 @@ def test_a_source_that_cannot_keep_up_is_said_once(tmp_path: Path) -> None:
     stand_in.behave(output("radeon_6_2"), delay=0.4)
     options = ("--backends", "amd", "--amd-source", "rocm-smi", "--interval", "0.1")
     said = complaint(*options, env=environment(PATH=stand_in.path))
-    assert one_line(said) == "accelmetrics: warning: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
+    assert one_line(said) == "accelmetrics: warning: amd (rocm-smi) cannot be read every 0.1 s: give a longer --interval"
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.01, []), (0.3, ["host (linux)"])])
@@ -372,7 +372,7 @@ def test_a_driver_that_cannot_keep_up_is_said_once(simulator: NvmlSimulator) -> 
     simulator.set(latency_us=10_000)
     env = environment(**simulator.environment())
     said = complaint("--backends", "nvidia", "--interval", "0.05", env=env)
-    assert one_line(said) == "accelmetrics: warning: an interval of 0.05 s is shorter than nvidia (nvml) can be read"
+    assert one_line(said) == "accelmetrics: warning: nvidia (nvml) cannot be read every 0.05 s: give a longer --interval"
     done = call("record", "--backends", "nvidia", "--interval", "0.5", "--duration", "1.2", "--no-console", env=env)
     assert done.stderr == ""
 

@@ -312,5 +312,5 @@ def test_pools_on_the_command_line() -> None:
     assert ray_pools("actor=8x2,4,*Roll*=1") == [("actor", 8), ("actor", 8), ("actor", 4), ("*Roll*", 1)]
     assert ray_pools("actor=2-3,rollout=0-0") == [("actor", "2"), ("actor", "3"), ("rollout", "0")]
     for wrong in ("8x", "x", "0", "1x0", "many", "3-2", "1-"):
-        with pytest.raises(Exception, match="is no number of devices"):
+        with pytest.raises(Exception, match="is not a number of devices"):
             counts(wrong)

@@ -52,14 +52,14 @@ def test_what_is_written_is_read() -> None:
     ("text", "said"),
     [
         ("node-1\nnode 2", "line 2: '2' is no label"),
-        ("node a=1 a=2", "line 1: the label a is there twice"),
-        ("node:port", "line 1: 'node:port' is no host"),
-        ("node:70000", "line 1: 'node:70000' is no host"),
-        ("ftp://node", "line 1: 'ftp://node' is no host"),
+        ("node a=1 a=2", "line 1: the label a appears twice"),
+        ("node:port", "line 1: 'node:port' is not a host"),
+        ("node:70000", "line 1: 'node:70000' is not a host"),
+        ("ftp://node", "line 1: 'ftp://node' is not a host"),
         ("node/metrics", "line 1"),
         ("node -x=1", "'-x=1' is no label"),
-        ("node\nnode:22235", "node:22235 is there twice"),
-        ("[{", "no JSON"),
+        ("node\nnode:22235", "node:22235 appears twice"),
+        ("[{", "not JSON"),
         ('[{"labels": {}}]', "group 1 has no list of targets"),
         ('[{"targets": [1]}]', "group 1 has no list of targets"),
         ('[{"targets": ["a"], "labels": {"x": 1}}]', "group 1: its labels"),
@@ -133,7 +133,7 @@ def test_nodes_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert [node.target for node in slurm_nodes()] == ["a:22235", "b:22235"]
     assert [node.target for node in slurm_nodes("gpu[1-2]", port=9)] == ["gpu1:9", "gpu2:9"]
-    with pytest.raises(InvalidOptionError, match=r"sinfo: '-/etc/\{odd\}/slurm\.conf' is no host"):
+    with pytest.raises(InvalidOptionError, match=r"sinfo: '-/etc/\{odd\}/slurm\.conf' is not a host"):
         slurm_nodes(partition="gpu")
 
 

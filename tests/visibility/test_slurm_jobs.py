@@ -18,7 +18,7 @@ INSTANCE = "MIG-6c4fd5a8-6ac3-5a2d-8a39-4a6b3a7f6f41"
 def test_outside_of_slurm() -> None:
     """There is no job, or what is called one would be a path."""
     for job_id in ("../../etc/passwd", "1 2", "x" * 65):
-        with pytest.raises(ValueError, match=r"SLURM_JOB_ID is '.*', and no job's number"):
+        with pytest.raises(ValueError, match=r"SLURM_JOB_ID is '.*', not a job id"):
             job_of({"SLURM_JOB_ID": job_id}, 1.0)
     with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
         job_of({}, 1.0)
@@ -41,7 +41,7 @@ JOB = Job("42", "slurm", {"user": "ada"}, (("uuid", FIRST),), 1.0)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2}, "no description of a job"),
+        ({"version": 2}, "does not describe a job"),
         ({"job_id": "../x"}, "job_id or scheduler"),
         ({"scheduler": 3}, "job_id or scheduler"),
         ({"began": True}, "began or ended"),
@@ -50,9 +50,9 @@ JOB = Job("42", "slurm", {"user": "ada"}, (("uuid", FIRST),), 1.0)
         ({"labels": []}, "labels"),
         ({"devices": {}}, "devices"),
         ({"devices": [{"uuid": "GPU-1"}] * 1025}, "devices"),
-        ({"devices": [{"uuid": "x"}]}, "is no device"),
-        ({"devices": ["GPU-1"]}, "is no device"),
-        ({"devices": [{"minor": 3}]}, "is no device"),
+        ({"devices": [{"uuid": "x"}]}, "is not a device"),
+        ({"devices": ["GPU-1"]}, "is not a device"),
+        ({"devices": [{"minor": 3}]}, "is not a device"),
     ],
 )
 def test_nonsense_is_no_job(change: dict[str, object], said: str) -> None:
@@ -93,7 +93,7 @@ def test_only_files_of_root_and_of_this_user_are_believed(tmp_path: Path) -> Non
     (tmp_path / ".9.json.new").write_text("not whole")
     problems: list[str] = []
     assert read_jobs(str(tmp_path), problems) == [JOB]
-    assert [problem.partition(" is passed over")[0].rpartition("/")[2] for problem in problems] == [
+    assert [problem.partition(" is skipped")[0].rpartition("/")[2] for problem in problems] == [
         f"{number}.json" for number in range(1, 9)
     ]
 
@@ -144,6 +144,6 @@ def test_the_folder_of_dcgms_exporter(tmp_path: Path) -> None:
         ("9", (("index", "2.1"),)),
     ]
     (problem,) = listing[1]
-    assert f"{tmp_path}/3 is passed over" in problem
+    assert f"{tmp_path}/3 is skipped" in problem
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         dcgm_source(str(tmp_path / "none")).read()
