@@ -93,9 +93,7 @@ def test_only_files_of_root_and_of_this_user_are_believed(tmp_path: Path) -> Non
     (tmp_path / ".9.json.new").write_text("not whole")
     problems: list[str] = []
     assert read_jobs(str(tmp_path), problems) == [JOB]
-    assert [problem.partition(" is skipped")[0].rpartition("/")[2] for problem in problems] == [
-        f"{number}.json" for number in range(1, 9)
-    ]
+    assert [problem.partition(" is skipped")[0].rpartition("/")[2] for problem in problems] == [f"{number}.json" for number in range(1, 9)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="platform: gives a file to another user")
