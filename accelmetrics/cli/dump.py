@@ -13,7 +13,6 @@ from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 
-FORMATS = ("table", "json", "jsonl", "csv", "influx")
 OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 
@@ -48,11 +47,8 @@ A single document for --output, --flat, --topology or --indent is JSON.
 Exit status: 0 also when some source could not be read (the document says which,
 `accelmetrics doctor` why); 1 when nothing could be written; 2 for arguments
 that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
-KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
-nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training"""
 SHORT = ("json", "jsonl", "csv")
 """Formats that are also options, such as ``--json``."""
-SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 OPTIONS: arguments.Groups = {
     "": {
         "names": {
@@ -61,12 +57,17 @@ OPTIONS: arguments.Groups = {
             "help": "print these metrics alone, a row a device; NAME may be a pattern, such as 'temp*'",
         },
         "--all": {"action": "store_true", "help": "print every metric, and why others are missing"},
-        "--format": {"choices": FORMATS, "help": "how to print it"},
+        "--format": {"choices": ("table", "json", "jsonl", "csv", "influx"), "help": "how to print it"},
         **{f"--{name}": {"action": "store_true", "help": f"short for --format {name}"} for name in SHORT},
         "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
         "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
         "--topology": {"action": "store_true", "help": "say in each document how the devices are connected (json and jsonl)"},
-        "--keys": {"default": OWN_KEYS, "metavar": "NAME", "help": KEYS_HELP},
+        "--keys": {
+            "default": OWN_KEYS,
+            "metavar": "NAME",
+            "help": "print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs, "
+            "nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training",
+        },
         "--interval": {
             "type": settings.pause.parse,
             "metavar": "S",
@@ -77,7 +78,11 @@ OPTIONS: arguments.Groups = {
             "metavar": "N",
             "help": f"how many readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
         },
-        "--settle": {"type": settings.span.parse, "metavar": "S", "help": SETTLE_HELP},
+        "--settle": {
+            "type": settings.span.parse,
+            "metavar": "S",
+            "help": f"seconds to a second reading, which a single dump takes for rates (default: {DEFAULT_SETTLE:g}; 0: none)",
+        },
         "--replay": {
             "type": settings.path.parse,
             "metavar": "BUNDLE",

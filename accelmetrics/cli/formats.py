@@ -49,8 +49,6 @@ HOST_WORDS: Mapping[str, Callable[[float], str]] = {
 """Formatter of a number of the host, by the ending of its name."""
 HEAD = ("timestamp", "hostname")
 
-SectionName = tuple[str, str]
-
 
 # Tables
 
@@ -180,7 +178,7 @@ def table(snapshot: Snapshot, width: int) -> str:
     """Return all metrics by section, devices side by side, then the missing keys and the state of each source."""
     home = {row.key: (section.family, section.title) for section in SECTIONS for row in section.rows}
     devices = [place.key for place in snapshot.identities]
-    values: dict[SectionName, dict[str, dict[str, str]]] = {}  # by section, name and device; the host's device is ""
+    values: dict[tuple[str, str], dict[str, dict[str, str]]] = {}  # by section, name and device; the host's device is ""
     for key, value in snapshot.metrics.items():
         found = resolve(key)
         section, device, name, unit = OTHER, "", key, "1"

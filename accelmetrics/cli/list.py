@@ -17,9 +17,6 @@ HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 SPARED = ("DRIVER", "VENDOR", "PCI")
 """Columns that a narrow screen omits, in this order."""
 MOST_CLOCKS_SHOWN = 8
-NONE_VISIBLE = "No device is visible: check CUDA_VISIBLE_DEVICES, or leave out --visible."
-NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and how to fix what is missing."
-NUMBERS_UNKNOWN = "The program's device numbers are unknown: `accelmetrics allocation` says why."
 EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
@@ -84,9 +81,11 @@ def say_what_is_missing(snapshot: Snapshot, visible: bool, width: int) -> None:
     """
     messages = [f"{one.name}: {one.detail}" for one in snapshot.backends if one.status in {"failed", "timed_out", "degraded"}]
     if visible and any(device.visible_index is None for device in snapshot.devices):
-        messages.append(NUMBERS_UNKNOWN)
-    if not snapshot.identities:
-        messages.append(NONE_VISIBLE if visible else NONE_FOUND)
+        messages.append("The program's device numbers are unknown: `accelmetrics allocation` says why.")
+    if not snapshot.identities and visible:
+        messages.append("No device is visible: check CUDA_VISIBLE_DEVICES, or leave out --visible.")
+    elif not snapshot.identities:
+        messages.append("No devices were found. `accelmetrics doctor` says what was looked for, and how to fix what is missing.")
     for message in messages:
         say("\n".join(hanging(message, width)))
 

@@ -19,7 +19,6 @@ from accelmetrics.schemas.selection import PRESETS, presets_of
 from accelmetrics.schemas.text import aligned, wrapped
 
 Given = Mapping[str, Mapping[str, str]]
-MEANING_INDENT = " " * 6
 EXAMPLES = """\
   accelmetrics metrics
       every metric, its unit and its meaning
@@ -118,7 +117,7 @@ def overview(section: Section, width: int) -> str:
     heads = aligned([(row.key, row.unit, row.kind) for row in section.rows], "  ")
     lines = [f"{section.family}: {section.title}"]
     for head, row in zip(heads, section.rows, strict=True):
-        lines += [head, *wrapped(row.meaning, width, MEANING_INDENT)]
+        lines += [head, *wrapped(row.meaning, width, " " * 6)]
     return "\n".join(lines) + "\n"
 
 

@@ -55,7 +55,6 @@ ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which the live line shows some of the devices, if not all fit."""
-NOTHING_TO_SHOW = "no device was found to show (`accelmetrics doctor` says why)"
 NOT_ATTACHED = (
     "the command saw no devices, because it loaded no Python binding of NVML: compiled programs, programs that call nvidia-smi and "
     "Python with -E or -I are not supported (docs/other-monitors.md)"
@@ -168,7 +167,8 @@ def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
         with telling("the readings for the command"):
             feed = NvmlFeed(first, options.interval, everything=options.as_nvml == "all")
         if not feed.devices:
-            tell(NOTHING_TO_SHOW, f"accelmetrics run: {NOTHING_TO_SHOW}")
+            words = "no device was found to show (`accelmetrics doctor` says why)"
+            tell(words, f"accelmetrics run: {words}")
         try:
             yield feed
         finally:

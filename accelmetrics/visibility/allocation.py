@@ -24,8 +24,6 @@ from accelmetrics.visibility import job
 from accelmetrics.visibility.processes import located
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
-CONTAINER_NOTE = f"it runs in another container with only some devices ({CONTAINER_LIST}), and its device numbers count within them"
-RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where no other process can read it"
 FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
 """Findings that make ``Allocation.as_expected`` false: the expectation is not met, or cannot be checked."""
 SUBJECT = "{worker}"
@@ -303,7 +301,10 @@ def _members(
 ) -> list[job.Member]:
     using = sorted({process.pid for found in processes.values() for process in found})
     if not pids and not role_of:
-        return [job.unseen(number, unknown[number]) if number in unknown else job.listed(number) for number in using]
+        # A process that cannot be identified keeps the driver's id.
+        return [
+            job.Member(number, None, Environment(None, unknown[number])) if number in unknown else job.listed(number) for number in using
+        ]
     first = [job.named(pid) for pid in pids]
     with_role = [job.named(pid) for pid in role_of]
     launched = [*job.below(first, using), *(member for member in first if member.environment.gone)] if children else first
@@ -335,11 +336,13 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
     keys = None if seen.order is None else tuple(slots[number].key for number in seen.order)
     notes = seen.caveats
     if not seen.lists and job.ray_decides(values):
-        keys, notes = None, (*notes, RAY_NOTE)
+        ray = "it is a worker of Ray, which sets the list inside the running process, where no other process can read it"
+        keys, notes = None, (*notes, ray)
     # A UUID means the same device in every container; a number does not.
     by_uuid = bool(seen.lists) and all(listed.value.startswith(("GPU-", "MIG-")) for listed in seen.lists)
     if not by_uuid and values.get(CONTAINER_LIST, "all") != "all" and job.in_other_container(member):
-        keys, notes = None, (*notes, CONTAINER_NOTE)
+        container = f"it runs in another container with only some devices ({CONTAINER_LIST}), and its device numbers count within them"
+        keys, notes = None, (*notes, container)
     return worker._replace(lists=seen.lists, visible=keys, notes=notes)
 
 

@@ -45,7 +45,6 @@ LOOKED_UP = 5.0
 PATIENCE = 0.5
 """Seconds to wait for the system's answer."""
 NOT_SAID = "the driver does not report it"
-SEEN_FROM_INSIDE = "the system shows only the part of its cgroup inside this container"
 RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
 """The runtime for each word that precedes a container's id in a cgroup's name."""
 _CONTAINER = re.compile(rf"(?:^|[/:])(?<!libpod_parent/)(?:({'|'.join(RUNTIMES)})[-:/])?([0-9a-f]{{64}})(?:\.scope)?(?=/|$)")
@@ -366,7 +365,8 @@ class SystemReader:
         try:
             known |= membership(read_once(f"/proc/{pid}/cgroup").decode("utf-8", "replace"))
             # Inside a cgroup namespace the path lacks its outer part. Then no job in the path does not mean that there is none.
-            missing |= {} if self._whole_hierarchy else {field: SEEN_FROM_INSIDE for field in _JOBS if field not in known}
+            why = "the system shows only the part of its cgroup inside this container"
+            missing |= {} if self._whole_hierarchy else {field: why for field in _JOBS if field not in known}
         except OSError as error:
             missing |= dict.fromkeys(_JOBS, _why(pid, error))
         if "started" in known:
