@@ -194,7 +194,7 @@ def test_expecting_what_is_not_there(machine: Machine) -> None:
         look(expect={"actor": [9]})
     with pytest.raises(InvalidOptionError, match="list of device numbers"):
         look(expect={"actor": []})
-    with pytest.raises(InvalidOptionError, match="no process id"):
+    with pytest.raises(InvalidOptionError, match="not a process id"):
         look(-1)
     with pytest.raises(InvalidOptionError, match="named twice"):
         look(7, roles={"actor": [7]})
