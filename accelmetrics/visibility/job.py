@@ -100,8 +100,7 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
     """
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
     members = [listed(number) for number in numbers]
-    # The driver lists a process by its id in /proc, or by an inner id that does not exist there.
-    workers = [one for one in members if one.number in using or any(pid in using and not is_visible(pid) for pid in one.inner)]
+    workers = [member for member in members if uses(member, using)]
     covered = {NO_POSITION, *(member.position for member in workers)}
     # Data loaders and other helpers inherit their rank's environment, and so may a shell above the rank. So a rank has one worker.
     for member in members:
@@ -111,6 +110,11 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
         if own not in covered and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
     return workers
+
+
+def uses(member: Member, using: Collection[int]) -> bool:
+    """Return whether the driver lists the process, by its id in ``/proc`` or by an inner id that does not exist there."""
+    return member.number in using or any(pid in using and not is_visible(pid) for pid in member.inner)
 
 
 def owner(members: Iterable[Member], pid: int) -> Member | None:
