@@ -347,7 +347,7 @@ def test_what_the_query_says_is_held_against_the_table_and_the_files(tree: Gaudi
     tool.lists(1, changes={"power.draw": "300 W"})
     found = verify(1.0, backends=["gaudi"], timeout=30.0)
     results = {(one.key.removeprefix("hpu.0."), one.reference): one.result for one in found.comparisons}
-    assert {one.name: one.problem for one in found.references} == {"hl-smi-table": "", "sysfs": ""}
+    assert {one["name"]: one["problem"] for one in found.references} == {"hl-smi-table": "", "sysfs": ""}
     assert results["memoryAllocatedBytes", "hl-smi-table"] == "agrees"
     assert results["powerWatts", "hl-smi-table"] == "differs"
     assert results["temp", "sysfs"] == "differs"  # 31 and 41.5 °C

@@ -34,7 +34,7 @@ def test_another_program_of_that_name_is_left_alone(mac: MacStandIn, machine: Ma
     mac.behave("macmon", GOOD, version=version)
     found = machine.read()
     assert set(found.values) == OF_IOREG
-    assert "another program of that name" in found.reasons["temp"]["detail"]
+    assert "another program of that name" in found.reasons["temp"].detail
     assert mac.calls("macmon") == [["--version"]]
 
 
@@ -42,7 +42,7 @@ def test_one_that_starts_a_server_whatever_it_is_asked_is_killed(mac: MacStandIn
     monkeypatch.setattr(sources, "VERSION_TIMEOUT", 0.5)
     mac.behave("macmon", mode="server")
     found = machine.read()
-    assert "does not answer --version" in found.reasons["temp"]["detail"]
+    assert "does not answer --version" in found.reasons["temp"].detail
     (pid,) = mac.pids("macmon")
     assert gone(pid)
 
@@ -78,7 +78,7 @@ def test_a_macmon_that_fails_at_its_start_is_tried_again(mac: MacStandIn, machin
     mac.behave("macmon", mode="die", errors="no IOReport\n")
     found = machine.read()
     assert set(found.values) == OF_IOREG
-    assert "no IOReport" in found.reasons["temp"]["detail"]
+    assert "no IOReport" in found.reasons["temp"].detail
     wait_for(lambda: len(mac.calls("macmon")) > 2)
     mac.behave("macmon", GOOD)
     assert machine.until(lambda found: "temp" in found.values).values["powerWatts"] == 7.25
@@ -195,7 +195,7 @@ def test_a_source_that_fails_is_told_while_the_others_are_read(mac: MacStandIn) 
     with Sampler(["apple"], clock=SYSTEM_CLOCK) as sampler:
         snapshot = sampler.sample()
     assert (snapshot.backends[0].status, snapshot.backends[0].source) == ("ok", "macmon")
-    assert "no IOKit" in snapshot.unavailable["gpu.0.memoryAllocatedBytes"]["detail"]
+    assert "no IOKit" in snapshot.unavailable["gpu.0.memoryAllocatedBytes"].detail
 
 
 # Through a sampler
