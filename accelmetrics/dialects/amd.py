@@ -93,25 +93,6 @@ CLOCKS = {
 }
 """Tables by the value of the label ``clock_type``. The exporter's label ``clock_index`` is left out."""
 COUNT = "gpu_nodes_total"
-OTHERS = {
-    "gpu_clock": "`gpu.{i}.smClock`, `gpu.{i}.memoryClock`, with the label `clock_type`",
-    "gpu_max_clock": "`gpu.{i}.maxSmClock`, `gpu.{i}.maxMemoryClock`, with the label `clock_type`",
-    COUNT: "the number of whole devices",
-}
-"""Metrics outside the table, each with its source."""
-UNMAPPED = {
-    "gpu_hbm_temperature": "only the hottest memory stack is read: see `gpu_memory_temperature`",
-    "gpu_prof_…": "counters of a profiler, which no source reads",
-    "pcie_bandwidth": "not read",
-    "pcie_recovery_count": "not read",
-    "pcie_replay_rollover_count": "not read",
-    "pcie_nack_sent_count": "not read",
-    "pcie_nack_received_count": "not read",
-    "gpu_ecc_correct_…": "only the sum over the chip's blocks is reported",
-    "gpu_xgmi_…": "no key for single links: see `xgmiTxBytesTotal`",
-    "gpu_violation_…": "throttling is read, but not its duration",
-}
-"""Metrics of the exporter that are left out, each with the reason."""
 
 
 _TABLE = DialectTable(TABLE)

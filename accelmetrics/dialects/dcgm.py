@@ -1,8 +1,8 @@
 """``dcgm``: the metrics of dcgm-exporter with its labels, so that dashboards and alerts made for it show devices of any vendor.
 
-Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5, including commented-out lines) is either in ``DEFAULT``
-with its source, or in ``UNMAPPED`` with the reason why it is left out. ``BEYOND`` has fields of DCGM that are not in the list but often
-in dashboards. ``OLDER`` has fields of earlier lists that are left out. ``HEALTH`` defines how the health verdicts are derived here.
+``DEFAULT`` has the fields of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5, including commented-out lines), each with
+its source. ``docs/dialects.md`` has the reason for each one that is left out. ``BEYOND`` has fields of DCGM that are not in the list but
+often in dashboards. ``HEALTH`` defines how the health verdicts are derived here.
 """
 
 from __future__ import annotations
@@ -163,44 +163,6 @@ BEYOND = (
 )
 """Fields of DCGM that are not in the default list."""
 
-LABELS = {
-    "DCGM_FI_DRIVER_VERSION": "the driver's version",
-}
-"""Fields of the default list that are labels of every series."""
-
-_WINDOWED = "counted by dcgm-exporter itself over its own window"
-_LABEL_OFF = "a label that is commented out in the list; {}"
-
-UNMAPPED = {
-    "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
-    "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xid.{{code}}.errors` counts them since the start",
-    "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
-    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "not read",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
-        "a rate in thousands of KiB per second, over DCGM's own interval, listed as a counter: "
-        "see DCGM_FI_PROF_NVLINK_TX_BYTES and …RX_BYTES, or `nvlinkTxBytesTotal` and `…RxBytesTotal`"
-    ),
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "as DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL: see `nvlink.{link}.txBytesTotal` and `…rxBytesTotal`",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "about virtual GPUs of guests, which no backend reads",
-    "DCGM_FI_NVML_VERSION": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_BRAND": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_SERIAL": _LABEL_OFF.format("`list --json` has it"),
-    "DCGM_FI_DEV_OEM_INFOROM_VER": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_ECC_INFOROM_VER": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_POWER_INFOROM_VER": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_INFOROM_IMAGE_VER": _LABEL_OFF.format("not read"),
-    "DCGM_FI_DEV_VBIOS_VERSION": _LABEL_OFF.format("`list --json` has it"),
-}
-"""Fields of the default list that are left out, each with the reason."""
-
-_NEVER_FILLED = 'DCGM has no value for it on any GPU (`DcgmCacheManager.cpp` answers "not supported"), and withdrew it: see {}'
-
-OLDER = {
-    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_TX_BYTES, or `pcieTxBytesTotal`"),
-    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_RX_BYTES, or `pcieRxBytesTotal`"),
-}
-"""Fields of the default lists up to 3.3 that dashboards of that time query, each with the reason why it is left out."""
-
 
 Incident = tuple[str, int, str, str, Callable[[Values], bool | None]]
 """A condition of one of DCGM's health watches: the watch (label ``health_watch``), the verdict in DCGM's numbering, DCGM's error code
@@ -272,13 +234,6 @@ HEALTH: tuple[Incident, ...] = (
 )
 """Rows of one watch are adjacent, the worst first. A watch is reported if at least one of its rows can be evaluated."""
 HEALTH_STATUS = "DCGM_EXP_GPU_HEALTH_STATUS"
-NOT_WATCHED = {
-    "PMU": "no key has it",
-    "MCU": "no key has it",
-    "SM": "no key has it",
-    "INFOROM": "checking it would read the board's flash memory",
-}
-"""Health watches of DCGM that are not reported, each with the reason."""
 COUNT = "DCGM_FI_DEV_COUNT"
 
 # Fields with these prefixes are reported for MIG instances instead of their GPU, because sums would count them twice.

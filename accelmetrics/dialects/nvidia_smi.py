@@ -218,22 +218,6 @@ INSTANCE = (
 INFO, INDEX, MIG_INFO = f"{PREFIX}gpu_info", f"{PREFIX}index", f"{PREFIX}mig_info"
 XID_ERRORS, XID_TIME = f"{PREFIX}xid_errors_total", f"{PREFIX}xid_last_timestamp_seconds"
 APPS, SUCCESS = f"{PREFIX}compute_apps", f"{PREFIX}last_collect_success"
-OTHERS = {
-    INFO: "the device's identity, in the labels `name`, `index`, `driver_version`, `cuda_version`, `vbios_version`, `pci_bus_id`, `serial`",
-    INDEX: "the device's index",
-    XID_ERRORS: "`gpu.{i}.xid.{code}.errors`, the code as label `xid`",
-    XID_TIME: "time of the first reading with the latest error of the code",
-    APPS: "the number of compute processes on the device",
-    SUCCESS: "1 while every source that has or should have devices can be read",
-    MIG_INFO: "the instance's identity, in the labels `mig_uuid`, `gpu_instance_id`, `profile`",
-}
-"""Metrics outside the tables, each with its source."""
-UNMAPPED = {
-    "compute_app_info": "process series exist only in accelmetrics' own names, with `processes=`",
-    "compute_app_used_memory_bytes": "as `compute_app_info`",
-    "compute_apps_last_collect_success": "as `compute_app_info`",
-}
-"""Metrics in the exporter's dashboards that are left out, without their prefix, each with the reason."""
 
 _MEANINGS = {
     INFO: "1, with labels that say what the device is.",

@@ -57,18 +57,6 @@ INSTANCES = {
 }
 """Metric of a disk or file system by key: its name, the label that holds the disk or path, and the unit."""
 CPU, INFO = "host_cpu_percent_Percentage", "nvitop_info"
-OTHERS = {
-    CPU: "the mean of `cpu.{i}.cpu_percent`",
-    INFO: "the number of whole devices, and their driver in the labels `device_count`, `driver_version`, `cuda_driver_version`",
-}
-"""Metrics outside the tables, each with its source."""
-UNMAPPED = {
-    "host_uptime_Second": "not read",
-    "gpu_nvlink_tx_throughput_MiBps": "only totals of single links are read: see `nvlink.{link}.txBytesTotal`",
-    "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
-    "process_…": "process series exist only in accelmetrics' own names, with `processes=`",
-}
-"""Metrics of the exporter that are left out, each with the reason."""
 
 _TABLE = DialectTable(DEVICE)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from accelmetrics.dialects.amd import OTHERS, TABLE
+from accelmetrics.dialects.amd import TABLE
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
+from tests.dialects.listed import AMD_OTHERS
 from tests.dialects.scenes import Numbers, nvidia, record
 
 SERVED = frozenset(
@@ -62,7 +63,7 @@ def told(one: Record, number: int = 0) -> dict[str, Point]:
 
 
 def test_names_are_the_exporter_s() -> None:
-    assert {row.name for row in TABLE} | set(OTHERS) == SERVED
+    assert {row.name for row in TABLE} | set(AMD_OTHERS) == SERVED
 
 
 def test_values_are_in_the_exporter_s_units() -> None:

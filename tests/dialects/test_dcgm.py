@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.dcgm import BEYOND, COUNT, DEFAULT, HEALTH, HEALTH_STATUS, LABELS, NOT_WATCHED, OLDER, UNMAPPED
+from accelmetrics.dialects.dcgm import BEYOND, COUNT, DEFAULT, HEALTH, HEALTH_STATUS
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.record import Record
+from tests.dialects.listed import DCGM_LABELS, DCGM_NOT_WATCHED, DCGM_OLDER, DCGM_UNMAPPED
 from tests.dialects.scenes import GPU_0, H100, PAGE, Numbers, amd, instance, nvidia, record, tpu
 
 LIST = frozenset(
@@ -84,18 +85,18 @@ def told(one: Record) -> dict[str, Point]:
 
 def test_every_field_of_the_list_is_told_or_has_a_reason() -> None:
     """In exactly one of the tables, and nothing stands there that is not on the list."""
-    tables = (tuple(entry.name for entry in DEFAULT), tuple(LABELS), tuple(UNMAPPED), (HEALTH_STATUS,))
+    tables = (tuple(entry.name for entry in DEFAULT), tuple(DCGM_LABELS), tuple(DCGM_UNMAPPED), (HEALTH_STATUS,))
     everything = [name for table in tables for name in table]
     assert len(set(everything)) == len(everything)
     assert set(everything) == {*LIST, *SWITCHED_OFF}
-    assert all(UNMAPPED.values())
+    assert all(DCGM_UNMAPPED.values())
     assert not {entry.name for entry in BEYOND} & set(everything)
 
 
 def test_what_older_lists_had_is_not_told_either() -> None:
     """DCGM never had a value for these two: a number under their names would be ours alone."""
-    assert set(OLDER) == {"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT"}
-    assert not set(OLDER) & {entry.name for entry in (*DEFAULT, *BEYOND)}
+    assert set(DCGM_OLDER) == {"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT"}
+    assert not set(DCGM_OLDER) & {entry.name for entry in (*DEFAULT, *BEYOND)}
 
 
 def test_types_and_units_are_the_lists() -> None:
@@ -238,7 +239,7 @@ def test_a_healthy_gpu() -> None:
     """0 on each watch of which something is known, and nothing of the others."""
     watches = {"PCIE", "NVLINK", "MEM", "THERMAL", "POWER", "DRIVER"}
     assert verdicts(HEALTHY) == dict.fromkeys(watches, (0, "DCGM_FR_OK"))
-    assert not watches & set(NOT_WATCHED)
+    assert not watches & set(DCGM_NOT_WATCHED)
     assert verdicts({"temp": 40}) == {}
     assert set(verdicts({"rowRemapPending": 0})) == {"MEM"}
 
@@ -276,5 +277,5 @@ def test_the_page_says_what_health_follows_from() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for watch, status, code, words, _ in HEALTH:
         assert f"| `{watch}` | {status} | `{code}` | {words} |" in page
-    for watch, why in NOT_WATCHED.items():
+    for watch, why in DCGM_NOT_WATCHED.items():
         assert f"| `{watch}` | | | absent: {why} |" in page

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.dialects.contract import series
-from accelmetrics.dialects.nvitop import DEVICE, HOST, INSTANCES, OTHERS
+from accelmetrics.dialects.nvitop import DEVICE, HOST, INSTANCES
 from accelmetrics.dialects.registry import dialect
+from tests.dialects.listed import NVITOP_OTHERS
 from tests.dialects.scenes import GPU_0, H100, HOST as MACHINE, instance, nvidia, record
 
 SERVED = frozenset(
@@ -25,7 +26,7 @@ gpu_nvlink_total_tx_throughput_MiBps gpu_nvlink_total_rx_throughput_MiBps nvitop
 
 
 def test_names_are_the_exporter_s() -> None:
-    names = {row.name for row in DEVICE} | {name for name, *_ in (*HOST.values(), *INSTANCES.values())} | set(OTHERS)
+    names = {row.name for row in DEVICE} | {name for name, *_ in (*HOST.values(), *INSTANCES.values())} | set(NVITOP_OTHERS)
     assert names == SERVED
 
 

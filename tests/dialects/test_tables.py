@@ -17,7 +17,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS
 from accelmetrics.schemas.record import Record
-from tests.dialects import scenes
+from tests.dialects import listed, scenes
 from tests.dialects.scenes import GPU_0, HOST, amd, nvidia, record, tpu
 
 TABLES = {
@@ -153,7 +153,7 @@ def test_a_dialect_of_ones_own_writes_its_points_alone() -> None:
 
 
 def test_what_is_no_dialect_is_refused_with_what_it_lacks() -> None:
-    with pytest.raises(InvalidOptionError, match=r"is no dialect: it lacks name, summary, counting, tabular, points, flat, rows"):
+    with pytest.raises(InvalidOptionError, match=r"is not a dialect: it has no name, summary, counting, tabular, points, flat, rows"):
         registry.dialect(object())  # type: ignore[arg-type]
 
 
@@ -225,8 +225,6 @@ def test_the_registry_and_the_packaging_name_the_same_dialects() -> None:
 
 def test_the_page_lists_every_name() -> None:
     """docs/dialects.md has each field of each table, and each field that is not told."""
-    from accelmetrics.dialects.dcgm import OLDER, UNMAPPED
-
     page = scenes.PAGE.read_text(encoding="utf-8")
     for name in registry.names():
         assert f"`{name}`" in page
@@ -234,9 +232,9 @@ def test_the_page_lists_every_name() -> None:
         for row in rows:
             # Names that are made of the fields of the tool are described by how they are made.
             assert f"`{row.name}`" in page or row in nvidia_smi.QUERIED, row.name
-    for module in (nvitop, amd_dialect, nvidia_smi):
-        assert all(f"| `{name}` |" in page for name in module.OTHERS)
+    others = {**listed.NVITOP_OTHERS, **listed.AMD_OTHERS, **listed.NVIDIA_SMI_OTHERS}
+    assert all(f"| `{name}` |" in page for name in others)
     assert all(f"| `{name}` |" in page for name, *_ in (*nvitop.HOST.values(), *nvitop.INSTANCES.values()))
-    reasons = {**nvitop.UNMAPPED, **amd_dialect.UNMAPPED, **nvidia_smi.UNMAPPED, **nvidia_smi.OTHERS}
-    for field, why in {**UNMAPPED, **OLDER, **reasons}.items():
+    reasons = {**listed.NVITOP_UNMAPPED, **listed.AMD_UNMAPPED, **listed.NVIDIA_SMI_UNMAPPED, **listed.NVIDIA_SMI_OTHERS}
+    for field, why in {**listed.DCGM_UNMAPPED, **listed.DCGM_OLDER, **reasons}.items():
         assert f"| `{field}` | {why} |" in page, field
