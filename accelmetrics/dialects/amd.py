@@ -33,7 +33,7 @@ _TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
 def _of_sockets(name: str, sockets: bool) -> ComputedValue:
     """Return a function that reads a value only on MI300 and later, or only on earlier devices."""
     # MI300 and later have no edge sensor and report the current power of the socket.
-    return lambda values, who: values.get(name) if who.architecture.startswith(("gfx94", "gfx95")) == sockets else None
+    return lambda values, identity: values.get(name) if identity.architecture.startswith(("gfx94", "gfx95")) == sockets else None
 
 
 def _transfers(name: str) -> ComputedValue:
@@ -119,7 +119,7 @@ def points(record: Record) -> Iterator[Point]:
 
 @lru_cache(maxsize=1024)
 def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
-    who = slot.identity
+    identity = slot.identity
     whole, partition = parent_and_partition(slot)
     return without_empty(
         {
@@ -127,12 +127,12 @@ def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
             "gpu_uuid": slot.unique_id,
             "gpu_partition_id": partition or "0",
             "hostname": hostname,
-            "card_model": who.part_number or who.name,
-            "card_series": who.name,
-            "card_vendor": who.vendor,
-            "driver_version": who.driver_version,
-            "vbios_version": who.firmware,
-            "serial_number": who.serial,
+            "card_model": identity.part_number or identity.name,
+            "card_series": identity.name,
+            "card_vendor": identity.vendor,
+            "driver_version": identity.driver_version,
+            "vbios_version": identity.firmware,
+            "serial_number": identity.serial,
         }
     )
 

@@ -253,8 +253,8 @@ def flat(record: Record) -> dict[str, Number]:
         labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
         for point in _device_points(record.snapshot, slot, divided, whole_devices, labels):
             # These labels explain a value but do not distinguish series.
-            few = {label: value for label, value in point.labels.items() if label not in ("err_msg", "health_error_code")}
-            found[series(point.name, few)] = point.value
+            distinguishing = {label: value for label, value in point.labels.items() if label not in ("err_msg", "health_error_code")}
+            found[series(point.name, distinguishing)] = point.value
     return found
 
 
@@ -263,9 +263,9 @@ def points(record: Record) -> Iterator[Point]:
     parents = {slot.key: slot for slot in record.snapshot.identities}
     for slot, divided, whole_devices in _devices(record.snapshot):
         whole, _ = parent_and_partition(slot)
-        who = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
+        device_labels = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
         job = record.holders.of(slot.key, "job").get("job_id")  # none where several hold the device, as with pods
-        labels = {**who, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
+        labels = {**device_labels, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
         yield from _device_points(record.snapshot, slot, divided, whole_devices, labels)
 
 
@@ -329,22 +329,22 @@ def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
 @lru_cache(maxsize=1024)
 def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
     """Return the exporter's labels of a device. A partition has its GPU's labels and two more. The dict is shared: do not modify it."""
-    who = parent.identity
+    identity = parent.identity
     whole, partition = parent_and_partition(slot)
     return without_empty(
         {
             "gpu": whole,
             "UUID": parent.unique_id,
-            "pci_bus_id": who.pci_bus_id,
-            "device": f"{who.vendor}{who.vendor_index}",
-            "modelName": who.name,
+            "pci_bus_id": identity.pci_bus_id,
+            "device": f"{identity.vendor}{identity.vendor_index}",
+            "modelName": identity.name,
             # The profile of a compute instance that shares its GPU instance begins with its own part: 1c.3g.40gb.
             "GPU_I_PROFILE": re.sub(r"\d+c\.", "", profile(slot), count=1) if partition else "",
             "GPU_I_ID": gpu_instance(slot) if partition else "",
             # The exporter writes Hostname up to 4.5 and hostname since. Dashboards of both versions work.
             "Hostname": hostname,
             "hostname": hostname,
-            "DCGM_FI_DRIVER_VERSION": who.driver_version,
+            "DCGM_FI_DRIVER_VERSION": identity.driver_version,
         }
     )
 

@@ -104,39 +104,39 @@ class HealthHistory(NamedTuple):
 
     def after(self, record: Record) -> HealthHistory:
         """Return the history including this record. The same record twice in a row counts once."""
-        taken = record.snapshot
-        if taken is self.latest:
+        snapshot = record.snapshot
+        if snapshot is self.latest:
             return self
         succeeded, errors, timeouts = dict(self.succeeded), dict(self.errors), dict(self.timeouts)
         before = {} if self.latest is None else {status.name: status for status in self.latest.backends}
-        for status in taken.backends:
+        for status in snapshot.backends:
             if status.status in SUCCESS and status.age_seconds is not None:
-                succeeded[status.name] = taken.time_ns / 1e9 - status.age_seconds
+                succeeded[status.name] = snapshot.time_ns / 1e9 - status.age_seconds
             if status.status != "absent":
                 timeouts[status.name] = timeouts.get(status.name, 0) + (status.status == "timed_out")
             # A reading that is served again counts once. A timeout counts each time, because it has no reading.
             last = before.get(status.name)
-            again = last is not None and 0 < status.sequence == last.sequence and status.status == last.status != "timed_out"
-            if status.status in FAILING and not again:
+            repeated = last is not None and 0 < status.sequence == last.sequence and status.status == last.status != "timed_out"
+            if status.status in FAILING and not repeated:
                 # The errors of its devices; the source's status if no device has an error or the source timed out.
-                own = () if status.status == "timed_out" else [slot.key for slot in taken.identities if slot.backend == status.name]
-                reasons = {str(why.reason) for key in own for why in taken.reasons_of(key).values() if why.reason not in IN_ORDER}
+                own = () if status.status == "timed_out" else [slot.key for slot in snapshot.identities if slot.backend == status.name]
+                reasons = {str(why.reason) for key in own for why in snapshot.reasons_of(key).values() if why.reason not in IN_ORDER}
                 for error in reasons or {status.status}:
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
         # Administrators create and remove partitions, so only the partitions of this record are expected.
         # A device keeps its identity when it dies, so that its series continue.
         whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
-        slots = {**whole, **{slot.key: slot for slot in taken.identities}}
+        slots = {**whole, **{slot.key: slot for slot in snapshot.identities}}
         seconds = 0.0  # since the previous reading; 0 after a gap that is too long or if the clock was set back
         if self.latest is not None and record.monitor is not None:
-            passed = (taken.time_ns - self.latest.time_ns) / 1e9
-            seconds = passed if 0 < passed <= LONGEST * record.monitor.interval else 0.0
+            elapsed = (snapshot.time_ns - self.latest.time_ns) / 1e9
+            seconds = elapsed if 0 < elapsed <= LONGEST * record.monitor.interval else 0.0
         throttled = dict(self.throttled)
-        for key in taken.metrics:
+        for key in snapshot.metrics:
             # A reason that was never active has the value 0, so that Prometheus sees the rise of its first second.
             if ".throttle." in key and (mark := _throttle(key)) is not None:
-                throttled[mark] = throttled.get(mark, 0.0) + (seconds if taken.metrics[key] else 0.0)
-        return HealthHistory(self.ready or has_answers(taken), succeeded, slots, errors, timeouts, throttled, taken)
+                throttled[mark] = throttled.get(mark, 0.0) + (seconds if snapshot.metrics[key] else 0.0)
+        return HealthHistory(self.ready or has_answers(snapshot), succeeded, slots, errors, timeouts, throttled, snapshot)
 
 
 NO_HISTORY = HealthHistory()

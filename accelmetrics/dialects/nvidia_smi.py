@@ -148,17 +148,17 @@ def rows(record: Record) -> Sequence[Mapping[str, str]]:
     found = []
     for slot in _whole_devices(record.snapshot):
         points = {point.name: point for point in _TABLE.points(record.snapshot, slot)}
-        who = slot.identity
-        if points or who.kind == "gpu":
+        about = slot.identity
+        if points or about.kind == "gpu":
             identity = {
                 "timestamp": moment,
                 "index": designation(slot),
-                "name": who.name or ABSENT,
-                "uuid": who.uuid or ABSENT,
-                "pci.bus_id": who.pci_bus_id or ABSENT,
-                "serial": who.serial or ABSENT,
-                "driver_version": who.driver_version or ABSENT,
-                "vbios_version": who.firmware or ABSENT,
+                "name": about.name or ABSENT,
+                "uuid": about.uuid or ABSENT,
+                "pci.bus_id": about.pci_bus_id or ABSENT,
+                "serial": about.serial or ABSENT,
+                "driver_version": about.driver_version or ABSENT,
+                "vbios_version": about.firmware or ABSENT,
             }
             found.append({**identity, **{row.name + _HEADER_UNITS.get(unit_of(row), ""): _words(points.get(row.name)) for row in TABLE}})
     return found
@@ -289,16 +289,16 @@ def uuid_of(slot: DeviceSlot) -> str:
 
 @lru_cache(maxsize=1024)
 def _about(slot: DeviceSlot) -> Mapping[str, str]:
-    who = slot.identity
+    identity = slot.identity
     return without_empty(
         {
             "uuid": uuid_of(slot),
-            "name": who.name,
+            "name": identity.name,
             "index": str(slot.index),
-            "driver_version": who.driver_version,
-            "cuda_version": who.runtime_version,
-            "vbios_version": who.firmware,
-            "pci_bus_id": who.pci_bus_id,
-            "serial": who.serial,
+            "driver_version": identity.driver_version,
+            "cuda_version": identity.runtime_version,
+            "vbios_version": identity.firmware,
+            "pci_bus_id": identity.pci_bus_id,
+            "serial": identity.serial,
         }
     )

@@ -75,12 +75,12 @@ def points(record: Record) -> Iterator[Point]:
             yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
     answered = answering(snapshot)
     if answered:
-        who = answered[0].identity
+        identity = answered[0].identity
         about = {
             **host,
             "device_count": str(len({one.identity.parent or one.identity.anchor for one in snapshot.identities})),
-            "driver_version": who.driver_version,
-            "cuda_driver_version": who.runtime_version,
+            "driver_version": identity.driver_version,
+            "cuda_driver_version": identity.runtime_version,
         }
         yield Point(INFO, 1, without_empty(about), "gauge", "1", "1, with labels that say which driver serves how many devices.")
     for slot in answered:

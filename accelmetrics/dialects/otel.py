@@ -95,11 +95,11 @@ def status_points(snapshot: Snapshot) -> Iterator[Point]:
     """
     for slot in snapshot.identities:
         reasons = {why.reason for why in snapshot.reasons_of(slot.key).values()}
-        gives = has_values(snapshot, slot.key)
-        stands = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
+        has_value = has_values(snapshot, slot.key)
+        current = "degraded" if has_value and reasons & FAULTS else "failed" if not has_value and reasons - IN_ORDER else "ok"
         for state in STATES:
             labels = {**attributes(slot), "hw.type": slot.identity.kind, "hw.state": state}
-            yield Point("hw.status", int(state == stands), labels, "gauge", "1", "Whether the device is in this state.")
+            yield Point("hw.status", int(state == current), labels, "gauge", "1", "Whether the device is in this state.")
 
 
 def finding_points(record: Record) -> Iterator[Point]:
@@ -164,16 +164,16 @@ FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERR
 def attributes(slot: DeviceSlot) -> dict[str, str]:
     """Return the attributes of a device's series. The dict is shared: do not modify it."""
     # hw.id and accelmetrics.device are never empty, so that every series identifies its device.
-    who = slot.identity
+    identity = slot.identity
     found = {
         "hw.id": slot.unique_id,
         "hw.name": slot.key,
-        "hw.vendor": who.vendor,
-        "hw.model": who.name,
-        "hw.parent": who.parent,
-        "hw.serial_number": who.serial,
-        "hw.firmware_version": who.firmware,
-        "hw.driver_version": who.driver_version,
+        "hw.vendor": identity.vendor,
+        "hw.model": identity.name,
+        "hw.parent": identity.parent,
+        "hw.serial_number": identity.serial,
+        "hw.firmware_version": identity.firmware,
+        "hw.driver_version": identity.driver_version,
         "accelmetrics.device": slot.key,
     }
     return {name: value for name, value in found.items() if value}

@@ -301,11 +301,11 @@ class StepCounts(NamedTuple):
             buckets[bisect_left(self.bounds, duration)] += advanced
             observed, seconds = tuple(buckets), seconds + duration * advanced
         # A name that was always finite has the value 0, so that Prometheus sees a rise at its first NaN.
-        odd = {
+        not_finite = {
             name: self.not_finite.get(name, 0) + (not isfinite(value)) for name, value in step.values.items() if not name.endswith(DERIVED)
         }
         return StepCounts(
-            self.bounds, observed, seconds, self.steps + advanced, before if number is None else number, {**self.not_finite, **odd}
+            self.bounds, observed, seconds, self.steps + advanced, before if number is None else number, {**self.not_finite, **not_finite}
         )
 
     def points(self, labels: Mapping[str, str]) -> Iterator[Point]:

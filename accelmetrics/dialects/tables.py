@@ -78,13 +78,13 @@ class DialectTable:
 
     def points(self, snapshot: Snapshot, slot: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
         """Yield a point for each row that the device has a value for, in the table's order."""
-        who = slot.identity
-        if (who.kind, who.vendor) not in self._lookups:
-            self._lookups[who.kind, who.vendor] = [found for row in self._rows if (found := _lookup(row, who)) is not None]
+        identity = slot.identity
+        if (identity.kind, identity.vendor) not in self._lookups:
+            self._lookups[identity.kind, identity.vendor] = [found for row in self._rows if (found := _lookup(row, identity)) is not None]
         values = snapshot.values_of(slot.key)
-        for row, names, given, unit, kind, meaning in self._lookups[who.kind, who.vendor]:
+        for row, names, given, unit, kind, meaning in self._lookups[identity.kind, identity.vendor]:
             if isinstance(row.source, Computed):
-                value = row.source.value(values, who)
+                value = row.source.value(values, identity)
             else:
                 value = next((values[name] for name in names if name in values), None)
             if value is not None:
@@ -137,14 +137,14 @@ def unit_of(row: DialectRow) -> str:
     return row.unit or (find(row.source).unit if isinstance(row.source, str) else row.source.unit)
 
 
-def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
+def _lookup(row: DialectRow, identity: DeviceIdentity) -> _Lookup | None:
     if isinstance(row.source, Computed):
         return row, (), row.source.unit, row.unit or row.source.unit, row.kind or "gauge", row.meaning
-    parts = (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
+    parts = (f"{identity.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
     found = [metric for key in (row.source, *row.otherwise) for metric in same(key) if metric.device_part in parts]
     if not found:
         return None
-    given = coverage_of(who.backend).get("devices", NOTHING)
+    given = coverage_of(identity.backend).get("devices", NOTHING)
     names = tuple(metric.name for metric in found)
     # Metrics after one that the backend reports are never needed.
     needed = next((count for count, name in enumerate(names, 1) if name in given), None)
@@ -218,11 +218,11 @@ def xid_errors(values: Values) -> dict[int, Number]:
     return {int(name.split(".")[1]): count for name, count in values.items() if name.startswith("xid.")}
 
 
-def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
+def memory_reserved(values: Values, identity: DeviceIdentity) -> Number | None:
     """Compute the memory that the driver reserves; None unless total, used and free memory are known and leave a rest."""
     total, used, free = (values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes"))
     # With unified memory the rest belongs to the system. Where used memory includes the driver's share, the rest is 0 and says nothing.
-    if total is None or used is None or free is None or who.unified:
+    if total is None or used is None or free is None or identity.unified:
         return None
     return total - used - free if total > used + free else None
 

@@ -27,8 +27,7 @@ ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
 def allocator(snapshot: Snapshot, name: str) -> dict[str, Number]:
     """Return a value of PyTorch's allocator by GPU number."""
     end = f".{name}"
-    keys = [key for key in snapshot.metrics if key.startswith(TORCH) and key.endswith(end)]
-    return {key[len(TORCH) : -len(end)]: snapshot.metrics[key] for key in keys}
+    return {key[len(TORCH) : -len(end)]: value for key, value in snapshot.metrics.items() if key.startswith(TORCH) and key.endswith(end)}
 
 
 # training
@@ -111,8 +110,8 @@ class Training(Dialect):
                 yield Point(name, number, {}, "gauge", "1", meaning)
         yield from self._steps.points({})
         meaning = "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB."
-        for device, held in self._allocated.items():
-            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", meaning, held)
+        for device, observed in self._allocated.items():
+            yield Point(ALLOCATION, observed.mean, {INDEX: device}, "summary", "MiBy", meaning, observed)
 
 
 JsonLine = dict[str, Number | str | None]
@@ -137,13 +136,13 @@ def training_lines(record: Record, begun: JsonLine | None = None) -> list[JsonLi
         record: The record with the steps.
         begun: The last line of the previous record. A program may log the numbers of a step in several calls, which belong to one line.
     """
-    held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
+    allocated = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     lines = [] if begun is None else [dict(begun)]
     for step in record.own_steps:
         numbers = {field: logged_number(step.values, STEP_NAMES[name]) for field, name in STEP_FIELDS.items()}
         if not lines or step.step is None or lines[-1]["step"] != step.step:
             line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step, **dict.fromkeys(STEP_FIELDS)}
-            line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
+            line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in allocated.items())
             lines.append(line)
         lines[-1].update((field, in_json(number)) for field, number in numbers.items() if number is not None)
     return lines
@@ -185,11 +184,11 @@ def verl_points(record: Record) -> Iterator[Point]:
     found: dict[str, Number | None] = {}
     for slot in snapshot.identities:
         values = {point.name: point.value for point in _VERL_TABLE.points(snapshot, slot)}
-        held = snapshot.values_of(f"{TORCH}{designation(slot)}")
-        values |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
+        allocated = snapshot.values_of(f"{TORCH}{designation(slot)}")
+        values |= {name: convert(allocated[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in allocated}
         total = snapshot.values_of(slot.key).get("memoryTotalBytes")
-        if ALLOCATED in held and total:
-            values[SHARE] = held[ALLOCATED] / total * 100
+        if ALLOCATED in allocated and total:
+            values[SHARE] = allocated[ALLOCATED] / total * 100
         head = slot.key.replace(".", "_")
         found |= {f"{head}_{name}": value for name, value in values.items()}
     found[CPU] = processors(snapshot.metrics)

@@ -287,32 +287,32 @@ def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
 
     for columns, amount, left_out in SHAPES:
         rows = [_cells(one, columns, amount, left_out) for one in devices]
-        taken = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
-        if taken - SPACE <= width:  # no space is needed after the last column
+        needed = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
+        if needed - SPACE <= width:  # no space is needed after the last column
             break
     else:
         return Text("too narrow", no_wrap=True, overflow="ellipsis")
-    drawn = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold")
-    for column in drawn.columns:
+    grid = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold")
+    for column in grid.columns:
         column.no_wrap = True
     for row in rows:
-        drawn.add_row(*row.values())
-    return drawn
+        grid.add_row(*row.values())
+    return grid
 
 
 def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -> dict[str, Text]:
     """Return the cells of a device's row by heading. A device without values shows the reason."""
     from rich.text import Text
 
-    held = _bar(one.memory_percent, columns)
+    memory_text = _bar(one.memory_percent, columns)
     if one.memory_used is not None and (amount or one.memory_percent is None):
         used = memory(one.memory_used, one.memory_total)
-        held = used if one.memory_percent is None else f"{held} {used}"
+        memory_text = used if one.memory_percent is None else f"{memory_text} {used}"
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
         "Util": Text(_bar(one.utilization, columns)),
-        "Memory": Text(held, "bold red" if (one.memory_percent or 0) > FULL_MEMORY else ""),
+        "Memory": Text(memory_text, "bold red" if (one.memory_percent or 0) > FULL_MEMORY else ""),
         "Power": Text("-" if one.power is None else watts(one.power, one.power_limit)),
         "Temp": Text("-" if one.temperature is None else celsius(one.temperature), "bold red" if (one.temperature or 0) > HOT else ""),
     }

@@ -84,8 +84,8 @@ def _logged(record: Record) -> dict[str, int | float]:
             cells["step"] = step.step
         for name, value in step.values.items():
             # A prefix keeps a logged name from sharing a column with a metric, a label or the time.
-            taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
-            cells[_plain(LOGGED + name if taken else name)] = value
+            is_used = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
+            cells[_plain(LOGGED + name if is_used else name)] = value
     return cells
 
 

@@ -6,8 +6,10 @@ import os
 import posixpath
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.fields import utf8
@@ -16,9 +18,6 @@ from accelmetrics.exporters.tracker import Tracker
 from accelmetrics.schemas.errors import require, without_secrets
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice
-
-if TYPE_CHECKING:
-    from mlflow.exceptions import MlflowException
 
 BATCH = 1000
 """Maximum number of metrics that MLflow accepts in one request."""
@@ -89,7 +88,7 @@ class MlflowExporter(Tracker):
         """
         from mlflow.tracking.context.registry import resolve_tags
 
-        try:
+        with self._translated():
             client = self._client = self._mlflow.MlflowClient(self._uri)
             if self._named:
                 run = client.get_run(self._named)
@@ -99,8 +98,6 @@ class MlflowExporter(Tracker):
                     found = client.get_experiment_by_name(self._experiment)
                     experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
                 run = client.create_run(experiment, run_name=self._run_name, tags=resolve_tags())
-        except self._mlflow.MlflowException as error:
-            raise _translated(error) from None
         self._run_id, self._began_ns = run.info.run_id, run.info.start_time * 1_000_000
         self._labels = {}
 
@@ -120,7 +117,7 @@ class MlflowExporter(Tracker):
             for time_ns, step, values in self._rows(record)
             for name, value in values.items()
         ]
-        try:
+        with self._translated():
             if record.labels != self._labels:
                 tags = [RunTag(clean(f"accelmetrics.{name}"), utf8(value)) for name, value in record.labels.items()]
                 self._client.log_batch(self._run_id, tags=tags, synchronous=True)
@@ -128,8 +125,6 @@ class MlflowExporter(Tracker):
             while batch := metrics[self._delivered : self._delivered + BATCH]:
                 self._client.log_batch(self._run_id, metrics=batch, synchronous=True)
                 self._delivered += len(batch)
-        except self._mlflow.MlflowException as error:
-            raise _translated(error) from None
         self._offered = None
 
     def close(self) -> None:
@@ -140,22 +135,21 @@ class MlflowExporter(Tracker):
         """
         run_id, self._run_id = self._run_id, ""
         if run_id and not self._named:
-            try:
+            with self._translated():
                 self._client.set_terminated(run_id)
-            except self._mlflow.MlflowException as error:
-                raise _translated(error) from None
 
-
-def _translated(error: MlflowException) -> Exception:
-    """Return the exception to raise for an error of MLflow: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
-    # MLflow's messages quote addresses completely, with passwords.
-    code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")
-    cause: BaseException | None = error
-    while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of the package requests are OSErrors
-        cause = cause.__cause__ or cause.__context__
-    if code in PASSING or isinstance(cause, OSError):
-        return ConnectionError(message)
-    return RejectedError(message)
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise an error of MLflow in the block as ``ConnectionError`` if a retry may succeed, else as ``RejectedError``."""
+        try:
+            yield
+        except self._mlflow.MlflowException as error:
+            # MLflow's messages quote addresses completely, with passwords.
+            code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")
+            cause: BaseException | None = error
+            while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of the package requests are OSErrors
+                cause = cause.__cause__ or cause.__context__
+            raise (ConnectionError if code in PASSING or isinstance(cause, OSError) else RejectedError)(message) from None
 
 
 @lru_cache(maxsize=16384)

@@ -192,8 +192,10 @@ class _Grpc:
             self.open()
         try:
             # The generated stub does the same but takes a message. The request is already serialised.
-            method = f"/{self._service.DESCRIPTOR.services_by_name['MetricsService'].full_name}/Export"
-            export = self._channel.unary_unary(method, response_deserializer=self._service.ExportMetricsServiceResponse.FromString)
+            export = self._channel.unary_unary(
+                f"/{self._service.DESCRIPTOR.services_by_name['MetricsService'].full_name}/Export",
+                response_deserializer=self._service.ExportMetricsServiceResponse.FromString,
+            )
             answer: ExportMetricsServiceResponse = export(request, timeout=self._timeout, metadata=tuple(headers.items()))
         except self._grpc.RpcError as error:
             code = error.code().name

@@ -154,8 +154,8 @@ class PrometheusExporter:
         server.open()
         self._states = {name: file_state(file) for name, file in self._files.items()}
         self._server, self.address = server, server.address
-        closed = self._credentials is not None or bool(self._tls and self._tls.client_ca)
-        missing = [what for what, there in (("TLS", self._tls), ("a password", closed)) if not there]
+        restricted = self._credentials is not None or bool(self._tls and self._tls.client_ca)
+        missing = [what for what, present in (("TLS", self._tls), ("a password", restricted)) if not present]
         if missing and not self.address.is_loopback:
             log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
 

@@ -190,15 +190,10 @@ def _tail(name: str, tags: Tags) -> str:
     """Format the part of a line after the number: the type and the tags, as many as fit into a packet."""
     room, text = MAX_PACKET - len(name) - MAX_NUMBER, ""
     for tag, value in tags.items():
-        one = f"{',' if text else '|#'}{_tag(tag, value)}"
+        one = f"{',' if text else '|#'}{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"
         if value and len(text) + len(one) <= room:
             text += one
     return f"|g{text}"
-
-
-@lru_cache(maxsize=1024)
-def _tag(tag: str, value: str) -> str:
-    return f"{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"
 
 
 def packets(text: str) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -152,25 +152,29 @@ class WandbExporter(Tracker):
             make_folder(folder)  # W&B would silently use /tmp instead of a missing directory
         fields = self._wandb.Settings.model_fields
         settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in fields})
-        try:
+        with self._translated():
             run = self._wandb.init(reinit="create_new", settings=settings, **options)
-        except self._wandb.errors.Error as error:
-            raise self._translated(error) from None
         self._wandb.setup().remove_active_run(run)  # otherwise a later wandb.init() of the program would return this run
         return run
 
-    def _translated(self, error: Exception) -> Exception:
-        """Return the exception to raise for an error of W&B: ``ConnectionError`` if a retry may succeed, else ``RejectedError``."""
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise an error of W&B in the block as ``ConnectionError`` if a retry may succeed, else as ``RejectedError``."""
         # A retry helps if the network or server is unreachable, not after a failed login or in a finished run.
-        errors, message = self._wandb.errors, without_secrets(str(error))
-        if isinstance(error, self._gone):
+        errors = self._wandb.errors
+        try:
+            yield
+        except self._gone as error:
             why = "its service process has ended, and W&B starts no other in this program"
-            return ConnectionError(f"Weights & Biases: {why} ({message or type(error).__name__})")
-        if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
-            return ConnectionError(f"Weights & Biases: {message}")
-        if isinstance(error, errors.UsageError) and "api key" in message.lower().replace("_", " "):
-            message = LOGIN
-        return RejectedError(f"Weights & Biases: {message}")
+            message = without_secrets(str(error)) or type(error).__name__
+            raise ConnectionError(f"Weights & Biases: {why} ({message})") from None
+        except errors.Error as error:
+            message = without_secrets(str(error))
+            if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
+                raise ConnectionError(f"Weights & Biases: {message}") from None
+            if isinstance(error, errors.UsageError) and "api key" in message.lower().replace("_", " "):
+                message = LOGIN
+            raise RejectedError(f"Weights & Biases: {message}") from None
 
     def export(self, record: Record) -> None:
         """Log one record.
@@ -181,7 +185,7 @@ class WandbExporter(Tracker):
         """
         if not self._ours and (run := self._program_run()) is not None and run is not self._run:
             self._run, self._defined, self._labels = run, set(), {}  # the program has ended its run and begun another
-        try:
+        with self._translated():
             if self._ours and record.labels != self._labels:
                 labels = {utf8(name): utf8(value) for name, value in record.labels.items()}
                 self._run.config.update(labels, allow_val_change=True)
@@ -197,8 +201,6 @@ class WandbExporter(Tracker):
                     self._add(record.snapshot.time_ns, together, commit=False)
             if self._stats is not None:
                 self._publish(record)
-        except (self._wandb.errors.Error, *self._gone) as error:
-            raise self._translated(error) from None
 
     def _placed(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
         """Yield time (nanoseconds since 1970) and numbers of each row of the history: the program's steps, then the measured values."""
@@ -240,10 +242,8 @@ class WandbExporter(Tracker):
         self._run.log(placed, commit=commit)
 
     def _end(self, run: wandb.Run) -> None:
-        try:
+        with self._translated():
             run.finish()
-        except self._gone as error:
-            raise self._translated(error) from None
 
 
 def _stats_record(version: str) -> Any:

@@ -240,14 +240,14 @@ class PlainReading(_Changing):
     step: int | None = Field(None, description="The last step number that the program gave since the previous reading.")
     sources: dict[Key, SourceEntry] = Field({}, description="By backend, its reading.")
 
-    def status(self, stands: BackendStatus) -> BackendStatus:
+    def status(self, constant: BackendStatus) -> BackendStatus:
         """Return a source's status: the fields from the header, with the numbers of this line."""
-        entry = self.sources.get(stands.name)
+        entry = self.sources.get(constant.name)
         if entry is None:
-            return stands
+            return constant
         age = entry.age_seconds
         read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
-        return stands._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
+        return constant._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
 
 
 class ReadingLine(PlainReading):
@@ -365,8 +365,7 @@ def lines_schema() -> dict[str, Any]:
     _name_keys(parts["ReadingLine"]["properties"], "processes", "sources", "metrics")
     _name_keys(parts["StepEntry"]["properties"], "values")
     parts["ReadingLine"]["properties"]["metrics"] |= values_of_catalogue()
-    head = {"$schema": DIALECT, "$id": f"urn:accelmetrics:lines:{LINES_VERSION}", "title": "accelmetrics, a line of JSON lines"}
-    return {**head, **schema}
+    return {"$schema": DIALECT, "$id": f"urn:accelmetrics:lines:{LINES_VERSION}", "title": "accelmetrics, a line of JSON lines", **schema}
 
 
 def _name_keys(properties: dict[str, Any], *names: str) -> None:

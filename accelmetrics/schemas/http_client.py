@@ -86,8 +86,12 @@ class HttpClient:
         if context is not None and certificate:
             context.load_cert_chain(certificate, key)
         # No compression: a small compressed answer could expand to any size.
-        headers = {"accept-encoding": "identity", **self._headers}
-        self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
+        self._client = self._httpx.Client(
+            verify=context or True,
+            timeout=self._timeout,
+            follow_redirects=False,
+            headers={"accept-encoding": "identity", **self._headers},
+        )
 
     def ask(self, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str, bytes]:
         """Send a request and wait for the answer.

@@ -206,8 +206,7 @@ def _closed(path: Path) -> list[tuple[str, int, Path]]:
 
     The time is the time of the first record. If the clock was set back, it is the time of the file before it.
     """
-    form = rf"({re.escape(path.stem)}\.({_TIME})(?:-(\d{{1,9}}))?{re.escape(path.suffix)})(?:{re.escape(PACKED)})?"
-    pattern = re.compile(form, re.ASCII)
+    pattern = re.compile(rf"({re.escape(path.stem)}\.({_TIME})(?:-(\d{{1,9}}))?{re.escape(path.suffix)})(?:{re.escape(PACKED)})?", re.ASCII)
     matches = filter(None, (pattern.fullmatch(entry.name) for entry in path.parent.iterdir()))
     return sorted({(found[2], int(found[3] or 0), path.with_name(found[1])) for found in matches})
 

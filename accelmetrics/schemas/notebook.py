@@ -49,8 +49,7 @@ def snapshot_html(snapshot: Snapshot) -> str:
 
 def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> str:
     """Return a window's results as an HTML table of its devices."""
-    parts = (device_key(key) for key in summary)
-    devices = dict.fromkeys(part.device for part in parts if part is not None and not part.process)
+    devices = dict.fromkeys(part.device for part in map(device_key, summary) if part is not None and not part.process)
     head = ("device", "utilization mean", "memory max", "power mean", "power max", "temperature max", "energy")
     return _table(title, head, (_of_window(key, summary, energy) for key in devices), len(devices))
 

@@ -31,8 +31,8 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
         return {}
     from importlib.metadata import entry_points
 
-    points = [point for point in entry_points(group=group) if point.dist is None or point.dist.name != PACKAGE]
-    return {point.name: point for point in sorted(points, key=lambda point: point.name)}
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    return {point.name: point for point in points if point.dist is None or point.dist.name != PACKAGE}
 
 
 def mentioned(group: str) -> bool:

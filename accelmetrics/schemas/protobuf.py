@@ -31,8 +31,7 @@ def message_classes(package: str, table: str) -> dict[str, Any]:
         described = file.message_type.add(name=message)
         for words in fields.split(";"):
             *repeated, kind, name, _, number = words.split()
-            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            field = described.field.add(name=name, number=int(number), label=label)
+            field = described.field.add(name=name, number=int(number), label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL)
             if kind in schema:
                 field.type, field.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
             else:

@@ -260,8 +260,8 @@ class RecordFile:
         for number, record in enumerate(self):
             times.append(record.snapshot.time_ns / 1e9)
             values = {key: value for key, value in record.snapshot.metrics.items() if selection.wants(key)}
-            logged = {f"{LOGGED}{name}": value for step in record.own_steps for name, value in step.values.items()}
-            for key, value in {**values, **logged}.items():
+            values |= {f"{LOGGED}{name}": value for step in record.own_steps for name, value in step.values.items()}
+            for key, value in values.items():
                 column = columns.setdefault(key, array("d"))
                 column.extend(repeat(nan, number - len(column)))
                 column.append(value)

@@ -407,13 +407,12 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
     whole_devices = {slot.identity.anchor for slot in slots if not slot.identity.parent}
     split = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
 
-    def counts(who: DeviceIdentity) -> bool:
-        if not who.parent:
-            return who.anchor not in split
-        return who.parent in split or who.parent not in whole_devices  # its device may not have been chosen
+    def counts(identity: DeviceIdentity) -> bool:
+        if not identity.parent:
+            return identity.anchor not in split
+        return identity.parent in split or identity.parent not in whole_devices  # its device may not have been chosen
 
-    counted = [slot.key for slot in slots if counts(slot.identity)]
-    return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
+    return {slot.key: snapshot.processes.get(slot.key, snapshot.unlisted.get(slot.key, NO_LIST)) for slot in slots if counts(slot.identity)}
 
 
 class DeviceInfo(DeviceFields):

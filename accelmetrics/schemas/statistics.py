@@ -95,13 +95,13 @@ class CrossDeviceStatistics(NamedTuple):
 
 DISTINCT = 512
 """Number of different values up to which percentiles are exact."""
-CELL_WIDTH = 0.005
+BUCKET_WIDTH = 0.005
 """Relative width of a bucket once there are more values: the largest error of a percentile."""
 MANY = 8
 """Number of readings from which on they are added together. Below that, adding each one costs less."""
 RECENT = 256
 """Readings that wait to be sorted into their buckets. Sorting many at once takes a tenth of the time."""
-_GROWTH = math.log1p(CELL_WIDTH)
+_GROWTH = math.log1p(BUCKET_WIDTH)
 _LARGEST = math.log(1.7e308)
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 
@@ -126,7 +126,7 @@ class Accumulator:
     """
 
     __slots__ = (
-        "_cells",
+        "_buckets",
         "_coarse",
         "_max",
         "_min",
@@ -149,7 +149,7 @@ class Accumulator:
         self.last = 0.0
         # Parallel arrays in the order of the values: 24 bytes a bucket, a tenth of a dict of pairs. They are empty until there is a
         # second value, since most metrics do not change for long.
-        self._cells: array[float] = _NO_NUMBERS
+        self._buckets: array[float] = _NO_NUMBERS
         self._times: array[int] = _NO_COUNTS
         self._spans: array[float] = _NO_NUMBERS
         # Readings not yet sorted into their buckets, and the time of each.
@@ -165,8 +165,8 @@ class Accumulator:
         twin = Accumulator.__new__(Accumulator)
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
-        if self._cells:
-            twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
+        if self._buckets:
+            twin._buckets, twin._times, twin._spans = self._buckets[:], self._times[:], self._spans[:]
             twin._recent, twin._recent_seconds = self._recent[:], self._recent_seconds[:]
         return twin
 
@@ -178,9 +178,9 @@ class Accumulator:
 
     def add(self, value: float, seconds: float, times: int = 1) -> None:
         """Add a reading that stands for this many seconds, or several equal readings that stand for them together."""
-        if value != self.last and not self._cells and (self.count or self._seconds):
+        if value != self.last and not self._buckets and (self.count or self._seconds):
             self._vary()
-        if self._cells:
+        if self._buckets:
             self._put(value, times, seconds)
         self.count += times
         self._seconds += seconds
@@ -195,7 +195,7 @@ class Accumulator:
     def hold(self, seconds: float) -> None:
         """Extend the time of the last reading. There must have been one."""
         if seconds:
-            if self._cells:
+            if self._buckets:
                 self._put(self.last, 0, seconds)
             self._seconds += seconds
             self._weighted += self.last * seconds
@@ -217,9 +217,9 @@ class Accumulator:
             self.add(first, spent + age if self.waits else spent, len(values))
             self.stands, self.waits = True, False
         elif len(values) < MANY or not isfinite(sum(values)):
-            self._take_each(values, after, age)
+            self._add_each(values, after, age)
         else:
-            self._take_all(values, after, spent, age)
+            self._add_all(values, after, spent, age)
 
     def lose(self, seconds: float = 0.0) -> None:
         """End the last reading after this many more seconds: the value is unknown until the next reading."""
@@ -257,36 +257,36 @@ class Accumulator:
 
         There must have been a reading.
         """
-        if not self._cells:
+        if not self._buckets:
             return [self._max] * len(percents)
-        self.sort_in()
+        self.sort_recent()
         ranks = list(accumulate(self._times))
         # Integer arithmetic: as floats, 0.95 * 180 is more than 171.
-        return [self._clipped(self._cells[bisect_left(ranks, -(-percent * self.count // 100))]) for percent in percents]
+        return [self._clipped(self._buckets[bisect_left(ranks, -(-percent * self.count // 100))]) for percent in percents]
 
-    def cells(self) -> list[tuple[float, int]]:
+    def buckets(self) -> list[tuple[float, int]]:
         """Return the values in rising order, each with its count; within half a percent if there are many values."""
-        if not self._cells:
+        if not self._buckets:
             return [(self._max, self.count)] if self.count else []
-        self.sort_in()
-        return [(self._clipped(cell), times) for cell, times in zip(self._cells, self._times, strict=True) if times]
+        self.sort_recent()
+        return [(self._clipped(bucket), times) for bucket, times in zip(self._buckets, self._times, strict=True) if times]
 
     def seconds_above(self, threshold: float) -> float | None:
         """Return for how many seconds the value was above a threshold; None if times are not kept."""
         if not self._timed:
             return None
-        if not self._cells:
+        if not self._buckets:
             return self._seconds if self._max > threshold else 0.0
-        self.sort_in()
-        return sum((seconds for cell, seconds in zip(self._cells, self._spans, strict=True) if self._clipped(cell) > threshold), 0.0)
+        self.sort_recent()
+        return sum((seconds for bucket, seconds in zip(self._buckets, self._spans, strict=True) if self._clipped(bucket) > threshold), 0.0)
 
-    def sort_in(self) -> None:
+    def sort_recent(self) -> None:
         """Sort the recent readings into their buckets. Every query does this first."""
         if self._recent:
             self._insert(self._recent, None, self._recent_seconds)
             self._recent = self._recent_seconds = _NO_NUMBERS
 
-    def _take_each(self, values: Iterable[float], after: Iterable[float], age: float) -> None:
+    def _add_each(self, values: Iterable[float], after: Iterable[float], age: float) -> None:
         """Add values one after another; some may be no readings. This is the reference that faster paths must agree with."""
         for value, seconds in zip(values, after, strict=True):
             if isfinite(value):
@@ -298,7 +298,7 @@ class Accumulator:
                 self.hold(seconds)
             age += seconds
 
-    def _take_all(self, values: array[float], seconds: Sequence[float], spent: float, age: float) -> None:
+    def _add_all(self, values: array[float], seconds: Sequence[float], spent: float, age: float) -> None:
         """Add readings with the time of each, in a tenth of the time of adding them one by one.
 
         Args:
@@ -324,25 +324,25 @@ class Accumulator:
         self.last = column[-1]
         self._min, self._max = min(self._min, *column), max(self._max, *column)
         if len(self._recent) >= RECENT:
-            self.sort_in()
+            self.sort_recent()
 
     def _vary(self) -> None:
         """Start using buckets, because a second value has come."""
-        if not self._cells:
-            self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
+        if not self._buckets:
+            self._buckets, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
 
     def _clipped(self, value: float) -> float:
         return min(max(value, self._min), self._max)
 
     def _put(self, value: float, times: int, seconds: float) -> None:
         """Count a value in its bucket."""
-        cell = self._cell(value)
-        position = bisect_left(self._cells, cell)
-        if position < len(self._cells) and self._cells[position] == cell:
+        bucket = self._bucket(value)
+        position = bisect_left(self._buckets, bucket)
+        if position < len(self._buckets) and self._buckets[position] == bucket:
             self._times[position] += times
             self._spans[position] += seconds
             return
-        self._cells.insert(position, cell)
+        self._buckets.insert(position, bucket)
         self._times.insert(position, times)
         self._spans.insert(position, seconds)
         self._share_if_many()
@@ -350,29 +350,32 @@ class Accumulator:
     def _insert(self, values: Sequence[float], times: Iterable[int] | None, seconds: Iterable[float]) -> None:
         """Count many values in their buckets, each value once if ``times`` is None."""
         if times is None and not self._coarse and len(set(values)) > DISTINCT:  # else each value has a bucket for a moment
-            self._share_cells()
+            self._share_buckets()
             self._insert(values, times, seconds)
             return
-        names = list(map(self._cell, values)) if self._coarse else values
+        names = list(map(self._bucket, values)) if self._coarse else values
         counted, durations = Counter[float](names if times is None else ()), defaultdict[float, float](float)
         for name, number in zip(names, times or (), strict=False):
             counted[name] += number
         for name, spent in zip(names, seconds if self._timed else (), strict=False):
             durations[name] += spent
         # Few values: inserting each costs less than building the arrays again.
-        if 2 * len(counted) < len(self._cells):
-            for cell, number in counted.items():
-                self._put(cell, number, durations[cell])  # may make values share buckets from here on
+        if 2 * len(counted) < len(self._buckets):
+            for bucket, number in counted.items():
+                self._put(bucket, number, durations[bucket])  # may make values share buckets from here on
             return
-        all_times, all_spans = dict(zip(self._cells, self._times, strict=True)), dict(zip(self._cells, self._spans, strict=True))
-        for cell, number in counted.items():
-            all_times[cell] = all_times.get(cell, 0) + number
-            all_spans[cell] = all_spans.get(cell, 0.0) + durations[cell]
-        self._cells = array("d", sorted(all_times))
-        self._times, self._spans = array("q", map(all_times.__getitem__, self._cells)), array("d", map(all_spans.__getitem__, self._cells))
+        all_times, all_spans = dict(zip(self._buckets, self._times, strict=True)), dict(zip(self._buckets, self._spans, strict=True))
+        for bucket, number in counted.items():
+            all_times[bucket] = all_times.get(bucket, 0) + number
+            all_spans[bucket] = all_spans.get(bucket, 0.0) + durations[bucket]
+        self._buckets = array("d", sorted(all_times))
+        self._times, self._spans = (
+            array("q", map(all_times.__getitem__, self._buckets)),
+            array("d", map(all_spans.__getitem__, self._buckets)),
+        )
         self._share_if_many()
 
-    def _cell(self, value: float) -> float:
+    def _bucket(self, value: float) -> float:
         """Return the histogram bucket of a value: the value itself, or the midpoint of its logarithmic bucket.
 
         0 has its own bucket.
@@ -383,15 +386,15 @@ class Accumulator:
         return math.copysign(math.exp(min((math.log(abs(value)) + _GROWTH / 2) // _GROWTH * _GROWTH, _LARGEST)), value)
 
     def _share_if_many(self) -> None:
-        if len(self._cells) > DISTINCT and not self._coarse:
-            self._share_cells()
+        if len(self._buckets) > DISTINCT and not self._coarse:
+            self._share_buckets()
 
-    def _share_cells(self) -> None:
+    def _share_buckets(self) -> None:
         """Make neighbouring values share buckets from now on, because there are too many values."""
-        held = self._cells, self._times, self._spans
-        self._cells, self._times, self._spans = array("d"), array("q"), array("d")
+        before = self._buckets, self._times, self._spans
+        self._buckets, self._times, self._spans = array("d"), array("q"), array("d")
         self._coarse = True
-        self._insert(*held)
+        self._insert(*before)
 
 
 # Energy
@@ -601,19 +604,19 @@ class CounterJudge:
             counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
             joined, self._number = row.joined and row.number in {0, self._number + 1}, row.number  # rows of a recording have number 0
             for device in {**self._energy, **counters}:
-                held = self._energy.get(device) or self._energy.setdefault(device, DeviceEnergy(float("-inf"), waits=False))
+                device_energy = self._energy.get(device) or self._energy.setdefault(device, DeviceEnergy(float("-inf"), waits=False))
                 counter = values[counters[device]] if device in counters else None
-                held.add(row.at, float("inf"), joined, counter, values[powers[device]] if device in powers else None)
-        for device, held in self._energy.items():
-            energy = held.result()
-            if held.reset:
+                device_energy.add(row.at, float("inf"), joined, counter, values[powers[device]] if device in powers else None)
+        for device, device_energy in self._energy.items():
+            energy = device_energy.result()
+            if device_energy.reset:
                 # The counter restarted, as it does when the driver is loaded again: trust it until it contradicts power
                 # again.
                 self.doubts.pop(device, None)
             elif energy is not None and energy.reason:
                 self.doubts[device] = energy.reason
-            if held.reset or held.readings >= self.RECENT:
-                self._energy[device] = held.following()
+            if device_energy.reset or device_energy.readings >= self.RECENT:
+                self._energy[device] = device_energy.following()
 
 
 class Meter:
@@ -760,7 +763,7 @@ class WindowAggregator:
     def metrics(self) -> Mapping[str, Accumulator]:
         """By key, the statistics of the readings."""
         self.fold()
-        return {key: held for key, held in self._metrics.items() if held.count}
+        return {key: accumulator for key, accumulator in self._metrics.items() if accumulator.count}
 
     def feed(self, rows: Iterable[Row]) -> None:
         """Add readings. They are processed when there are many, or when results are requested."""
@@ -791,19 +794,19 @@ class WindowAggregator:
         found = WindowAggregator(-math.inf, (), self._trailing, self._has_across, self._timed)
         found._served = self._served
         found._at, found._layout, found._known, found._last = self._at, self._layout, copy.deepcopy(self._known), copy.deepcopy(self._last)
-        found.energy = {key: held.following() for key, held in self.energy.items()}
-        found._metrics = {key: held.following() for key, held in self._metrics.items()}
-        found._across = {key: held.following() for key, held in self._across.items()}
+        found.energy = {key: used.following() for key, used in self.energy.items()}
+        found._metrics = {key: accumulator.following() for key, accumulator in self._metrics.items()}
+        found._across = {key: accumulator.following() for key, accumulator in self._across.items()}
         return found
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
-        return {key: held.summary() for key, held in self.metrics.items()}
+        return {key: accumulator.summary() for key, accumulator in self.metrics.items()}
 
     def energy_joules(self) -> dict[str, Energy]:
         """Return the energy used, by device key."""
         self.fold()
-        return {key: energy for key, held in self.energy.items() if (energy := held.result(self.doubts.get(key, ""))) is not None}
+        return {key: energy for key, used in self.energy.items() if (energy := used.result(self.doubts.get(key, ""))) is not None}
 
     def devices(self) -> dict[str, CrossDeviceStatistics]:
         """Return, by name, the statistics of a metric over all devices."""
@@ -820,10 +823,10 @@ class WindowAggregator:
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
         """
-        held = self.metrics.get(key)
-        if held is None and match(key) is None:
+        accumulator = self.metrics.get(key)
+        if accumulator is None and match(key) is None:
             raise UnknownNameError("metric of the window", key, self.metrics)
-        return held.seconds_above(threshold) if held is not None else None
+        return accumulator.seconds_above(threshold) if accumulator is not None else None
 
     def _members(self, layout: Layout) -> Mapping[str, Mapping[str, int]]:
         """Return, for each name aggregated over devices, the column of each device that has it."""
@@ -859,8 +862,8 @@ class WindowAggregator:
         spent = sum(after)
         if not joined:
             self._last.clear()
-            for held in (*self._metrics.values(), *self._across.values()):
-                held.lose()
+            for accumulator in (*self._metrics.values(), *self._across.values()):
+                accumulator.lose()
         self._change_layout(layout, 0.0 if closing else lead)
         self._at = moments[-1]
         columns = ((key, values[place :: len(layout)]) for place, key in enumerate(layout))  # lazily: together they take mebibytes
@@ -868,11 +871,11 @@ class WindowAggregator:
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
                     continue
-                held = series.get(key) or series.setdefault(key, Accumulator(timed=self._timed(key)))
+                accumulator = series.get(key) or series.setdefault(key, Accumulator(timed=self._timed(key)))
                 if closing:
-                    held.close(column[0], lead, end - self._begin)
+                    accumulator.close(column[0], lead, end - self._begin)
                 else:
-                    held.fold(column, after, spent, lead, moments[0] - self._begin)
+                    accumulator.fold(column, after, spent, lead, moments[0] - self._begin)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
         """End the last readings of keys that are gone, and of aggregated metrics where the set of devices has changed."""
@@ -920,14 +923,13 @@ class WindowAggregator:
     def _fold_energy(self, layout: Layout, values: array[float], moments: Sequence[float], joined: bool, end: float) -> None:
         places = device_columns(layout)
         spans = [following - at for at, following in pairwise(moments)]
-        inside = self._begin <= moments[0] and moments[-1] <= end
         # Only rows inside the window are added together: at its edges, a reading counts in part.
-        together = inside and bool(spans) and min(spans) > 0
+        together = self._begin <= moments[0] and moments[-1] <= end and bool(spans) and min(spans) > 0
         counters, powers = places.get(COUNTER, {}), places.get(DRAW, {})
         for key in {**self.energy, **counters, **powers}:
-            held = self.energy.get(key)
-            if held is None:
-                held = self.energy[key] = DeviceEnergy(self._begin, waits=self._layout is None)
+            device_energy = self.energy.get(key)
+            if device_energy is None:
+                device_energy = self.energy[key] = DeviceEnergy(self._begin, waits=self._layout is None)
             counted = values[counters[key] :: len(layout)] if key in counters else None
             drawn = values[powers[key] :: len(layout)] if key in powers else None
-            held.fold(moments, joined, end, counted, drawn, spans if together else ())
+            device_energy.fold(moments, joined, end, counted, drawn, spans if together else ())

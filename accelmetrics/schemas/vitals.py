@@ -133,7 +133,7 @@ def _of_device(snapshot: Snapshot, slot: DeviceSlot) -> Vitals:
     if percent is None and used is not None and total and isfinite(share := 100.0 * used / total):
         percent = share
     reasons = (snapshot.unavailable.get(f"{slot.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
-    silent = all(value is None for value in found.values())
-    why = next((WORDS.get(why.reason, str(why.reason)) for why in reasons if why is not None), "") if silent else ""
+    has_no_value = all(value is None for value in found.values())
+    why = next((WORDS.get(why.reason, str(why.reason)) for why in reasons if why is not None), "") if has_no_value else ""
     name = printable(slot.identity.name or slot.identity.vendor)
     return Vitals(slot.key, name, memory_percent=percent, why=why, whole=not slot.identity.parent, **{**found, "memory_total": total})

@@ -206,16 +206,16 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
             together.fold(values, after, sum(after), 0.25, age)
             if apart.stands:
                 apart.hold(0.25)
-            apart._take_each(values, after, age)
+            apart._add_each(values, after, age)
             age += 0.5 * len(block)
         assert (together.count, together.stands, together.waits) == (apart.count, apart.stands, apart.waits)
         if apart.count:
             assert together.summary() == approximately(apart.summary())
-            assert together.cells() == apart.cells()
+            assert together.buckets() == apart.buckets()
             assert together.seconds_above(0.5) == approximately(apart.seconds_above(0.5))
 
 
-def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> None:
+def test_sharing_buckets_is_the_same_whether_values_come_together_or_apart() -> None:
     """Of zeros, of numbers below 1 and of both signs."""
     for lowest in (0.0, 1e-9, -50.0):
         values = [lowest, *(lowest + number * 0.731 for number in range(1, 4 * DISTINCT))]
@@ -223,5 +223,5 @@ def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> No
         together.fold(array("d", values), [1.0] * len(values), float(len(values)))
         for value in values:
             apart.add(value, 1.0)
-        assert together.cells() == apart.cells()
+        assert together.buckets() == apart.buckets()
         assert together.summary() == approximately(apart.summary())

@@ -116,7 +116,7 @@ def test_memory_is_bounded_however_many_different_values_there_are() -> None:
     held = Accumulator()
     for number in range(100_000):
         held.add(1e9 + number * 1e4, 1.0)
-    cells = [getattr(held, name) for name in ("_cells", "_times", "_spans")]
+    cells = [getattr(held, name) for name in ("_buckets", "_times", "_spans")]
     assert all(len(part) <= DISTINCT for part in cells)
     assert sum(map(sys.getsizeof, cells)) < 16_384
 
@@ -149,7 +149,7 @@ def test_without_the_time_of_each_value_all_else_is_the_same(digits: int) -> Non
         for held in (timed, plain):
             held.fold(values, seconds, sum(seconds))
     assert plain.summary() == timed.summary()
-    assert plain.cells() == timed.cells()
+    assert plain.buckets() == timed.buckets()
     assert timed.seconds_above(50) == pytest.approx(1200, rel=0.1)
     assert plain.seconds_above(50) is None
 

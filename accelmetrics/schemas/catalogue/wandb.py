@@ -165,8 +165,7 @@ def is_known(key: str) -> bool:
 
 def has(row: Metric) -> bool:
     """Return whether W&B has a metric under any of its spellings."""
-    spellings = (spelling.replace(ANY_KIND, "gpu") for spelling in (row.key, *row.aliases))
-    return any(_of_device(spelling) in _KNOWN for spelling in spellings)
+    return any(_of_device(spelling.replace(ANY_KIND, "gpu")) in _KNOWN for spelling in (row.key, *row.aliases))
 
 
 def _general(key: str) -> str:

@@ -155,7 +155,7 @@ class LoggedSteps:
         p25, p75 = self._seconds.quantiles(25, 75)
         counts, width = [0] * BARS, (held.p99 - held.min) / BARS
         if width > 0:
-            for value, number in self._seconds.cells():
+            for value, number in self._seconds.buckets():
                 counts[max(0, min(BARS - 1, int((value - held.min) / width)))] += number
             edges = [*(held.min + width * bar for bar in range(BARS)), held.max]
         else:  # all are equal, but for a few
@@ -434,7 +434,7 @@ class RecordStream:
             counts: Counter[float] = Counter()
             for key in self.places:
                 if (held := first(metrics, key, names)) is not None:
-                    counts.update(dict(held.cells()))
+                    counts.update(dict(held.buckets()))
             if counts:
                 found[measure] = sorted(counts.items())
         return found
