@@ -72,11 +72,6 @@ def device_path(address: str) -> str:
     return f"/sys/bus/pci/devices/{address}"
 
 
-def maker_of(address: str) -> Maker:
-    """Return the maker of a device."""
-    return MAKERS.get(read_text(f"{device_path(address)}/vendor") or "", AMD)
-
-
 def is_driven(address: str) -> bool:
     """Return whether the device has a kernel driver that shows its values."""
     return link_name(f"{device_path(address)}/driver") in DRIVERS

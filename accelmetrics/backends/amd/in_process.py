@@ -56,7 +56,6 @@ from accelmetrics.backends.amd.cards import (
     gpus,
     is_driven,
     is_integrated,
-    maker_of,
     xgmi_links,
 )
 from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows
@@ -420,7 +419,7 @@ def identify(position: int, address: str, nodes: Iterable[TopologyNode]) -> Devi
     def read(file: str) -> str:
         return text(read_text(f"{device_path(address)}/{file}"))
 
-    maker, unified = maker_of(address), bool(is_integrated(address))
+    maker, unified = MAKERS.get(read("vendor"), AMD), bool(is_integrated(address))
     unique_id, serial = read("unique_id").lower().removeprefix("0x"), read("serial_number")
     memory = None
     # A sleeping card is not read. `InProcessDriver.identify_awake` adds its memory later.

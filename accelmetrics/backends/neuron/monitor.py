@@ -230,9 +230,7 @@ def checked_number(raw: object) -> Value:
     # No conversion to float: an int of the report may be too large for one. The range excludes infinity and NaN.
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
         return Unavailable(Reason.INVALID_VALUE, f"the source reported {raw!r}"[:200])
-    if not 0 <= raw < LARGEST:
-        return Unavailable(Reason.INVALID_VALUE, "the source reported an impossible number")
-    return raw
+    return raw if 0 <= raw < LARGEST else Unavailable(Reason.INVALID_VALUE, "the source reported an impossible number")
 
 
 def total(parts: Iterable[Value]) -> Value:

@@ -222,11 +222,6 @@ def integrated_gpus() -> list[str]:
     return above[-1:] or pci_devices(VENDOR, GPU_CLASSES)[:1]
 
 
-def why_integrated(name: str) -> str:
-    """Return why NVIDIA's backend leaves a GPU of this name to another backend; empty if it does not."""
-    return OF_JETSON if SHARES_CHIP.search(name) is not None and is_jetson() else ""
-
-
 def driven_gpus() -> list[str]:
     """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, only of the container's GPUs if they are shown."""
     listed = list_directory("/proc/driver/nvidia/gpus")
@@ -343,6 +338,6 @@ NVIDIA = Maker(
     load=" (`modprobe nvidia`)",
     reset=" (`nvidia-smi --gpu-reset -i N`)",
     start=" (`docker run --gpus all`)",
-    listed_elsewhere=why_integrated,
+    listed_elsewhere=lambda name: OF_JETSON if SHARES_CHIP.search(name) and is_jetson() else "",
 )
 backend = NvidiaBackend()

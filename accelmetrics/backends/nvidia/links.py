@@ -205,9 +205,7 @@ class Links(Paced):
                 values.append(float(f"{int(answer) >> 8}e-{int(answer) & 0xFF}") if ratio else answer)
             elif found[f"nvlink.{link}.state"] != 0:
                 return answer
-        if not values:
-            return ALL_DOWN
-        return max(values) if ratio else sum(values)
+        return ALL_DOWN if not values else max(values) if ratio else sum(values)
 
 
 @cache
