@@ -523,7 +523,7 @@ class InProcessDriver:
         self._maker = maker
         self._files = Files()
         self._listed = _list(maker)
-        self._addresses = sorted(self._listed[0])
+        self._addresses = sorted(self._listed)
         self._trust = Trust()
         self._library: Mapping[str, AmdsmiCard] = {}
         self.units: list[DriverUnit] = []
@@ -637,9 +637,7 @@ class InProcessDriver:
                 self.failure = self._open_library(0.0)
                 return
             self._relist_at = now + RELIST
-            (addresses, partitions), (listed, parts) = _list(self._maker), self._listed
-            remaining = {part for part in parts if part[0] in addresses}
-            if addresses - listed or {part for part in partitions if part[0] in addresses} != remaining:
+            if any(partitions != self._listed.get(address) for address, partitions in _list(self._maker).items()):
                 raise DriverGoneError(
                     Reason.DRIVER_UNAVAILABLE, "there are new cards or partitions: the driver is opened again", backend=self._maker.name
                 )
@@ -661,9 +659,10 @@ class InProcessDriver:
             self.devices = devices
 
 
-def _list(maker: Maker) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-    """Return the cards with values in the kernel's files, and the partitions."""
-    return frozenset(filter(is_driven, gpus(maker))), frozenset((node.address, node.partition) for node in gpu_nodes())
+def _list(maker: Maker) -> dict[str, frozenset[int]]:
+    """Return the cards with values in the kernel's files, each with the numbers of its partitions."""
+    nodes = gpu_nodes()
+    return {address: frozenset(node.partition for node in nodes if node.address == address) for address in filter(is_driven, gpus(maker))}
 
 
 class InProcessReader:

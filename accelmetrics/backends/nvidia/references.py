@@ -304,6 +304,16 @@ class NvidiaMlPy:
             for answer in answers
         ]
 
+    def _structure(self, name: str, function: str, handle: Any) -> Any:
+        """Return the versioned structure that a function fills, or its error in words."""
+        try:
+            filled = getattr(self._nvml, f"c_nvml{name}_t")()
+            filled.version = getattr(self._nvml, f"nvml{name}")
+            getattr(self._nvml, function)(handle, byref(filled))
+        except self._refusals as error:
+            return f"{function}: {error}"
+        return filled
+
     def _throttling(self, handle: Any) -> dict[str, float | str]:
         mask = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         if isinstance(mask, str):
@@ -329,26 +339,16 @@ class NvidiaMlPy:
         return sum(listed[pid] for pid in tree & listed.keys()) if tree & listed.keys() else None
 
     def _sram(self, handle: Any) -> dict[str, float | str]:
-        try:
-            status = self._nvml.c_nvmlEccSramErrorStatus_v1_t()
-            status.version = self._nvml.nvmlEccSramErrorStatus_v1
-            self._nvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
-        except self._refusals as error:
-            return dict.fromkeys(SRAM, f"nvmlDeviceGetSramEccErrorStatus: {error}")
-        return {name: getattr(status, member) for name, member in SRAM.items()}
+        status = self._structure("EccSramErrorStatus_v1", "nvmlDeviceGetSramEccErrorStatus", handle)
+        return {name: status if isinstance(status, str) else getattr(status, member) for name, member in SRAM.items()}
 
     def _fabric(self, handle: Any) -> dict[str, float | str]:
         nvml = self._nvml
         branch = nvml.nvmlSystemGetDriverVersion().partition(".")[0]
         if not branch.isdecimal() or int(branch) < FABRIC_SAFE_FROM:
             return {}
-        try:
-            info = nvml.c_nvmlGpuFabricInfo_v3_t()
-            info.version = nvml.nvmlGpuFabricInfo_v3
-            nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
-        except self._refusals:
-            return {}
-        if info.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        info = self._structure("GpuFabricInfo_v3", "nvmlDeviceGetGpuFabricInfoV", handle)
+        if isinstance(info, str) or info.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
             return {}
         found: dict[str, float | str] = {"fabricState": info.state, "fabricHealthMask": info.healthMask}
         if info.healthSummary != nvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED:
