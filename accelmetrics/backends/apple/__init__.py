@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Coverage, Detection
+from accelmetrics.backends.contract import Coverage, Detection
 from accelmetrics.schemas.errors import Reason, SourceError
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.kit.polled import PolledBackend, PolledDriver
+    from accelmetrics.backends.kit.polled import PolledDriver
     from accelmetrics.schemas.identity import DeviceKind
     from accelmetrics.schemas.metric import Metric
 
@@ -58,19 +57,17 @@ class AppleBackend:
         found = self.detect()
         if not found.present:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, found.evidence, backend=self.name)
-        return self._polled.open()
+        from accelmetrics.backends.apple.sources import POLLED
+
+        return POLLED.open()
 
     def coverage(self) -> Coverage:
-        return self._polled.coverage()
+        from accelmetrics.backends.apple.sources import POLLED
+
+        return POLLED.coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
-
-    @cached_property
-    def _polled(self) -> PolledBackend:
-        from accelmetrics.backends.apple.sources import polled
-
-        return polled(self.interval, SYSTEM_CLOCK)
 
 
 backend = AppleBackend()

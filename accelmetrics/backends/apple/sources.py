@@ -23,11 +23,9 @@ import os
 import plistlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from accelmetrics.backends.apple import DIRECTORIES, INSTALL_MACMON
-from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import (
     Command,
@@ -51,6 +49,8 @@ SYSTEM = ("/usr/sbin", "/usr/bin")
 
 # macmon
 
+INTERVAL = 1.0
+"""Seconds between two lines."""
 FIRST_LINE = 4.0
 """Seconds to wait for the first line when the source is opened."""
 VERSION_TIMEOUT = 3.0
@@ -160,16 +160,13 @@ class MacmonPoll:
             self._lines.close()
 
 
-def connect_macmon(interval: float) -> MacmonPoll:
+def connect_macmon() -> MacmonPoll:
     """Start macmon if it is installed and its version shows that it is macmon.
-
-    Args:
-        interval: Seconds between two lines.
 
     Raises:
         SourceError: It is not installed, or this user may not execute it.
     """
-    pipe = Command("macmon", ("pipe", "-s", "0", "-i", str(round(1000 * interval))), directories=DIRECTORIES)
+    pipe = Command("macmon", ("pipe", "-s", "0", "-i", str(round(1000 * INTERVAL))), directories=DIRECTORIES)
     try:
         path = pipe.find()
     except SourceError as error:
@@ -184,7 +181,7 @@ def connect_macmon(interval: float) -> MacmonPoll:
         return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, why + "it does not answer --version"))
     if not _VERSION.match(version):
         return MacmonPoll(Unavailable(Reason.DRIVER_UNAVAILABLE, f"{why}its --version prints {version[:60]!r}"))
-    return MacmonPoll(stream(pipe, parse_macmon, interval=interval, first=FIRST_LINE)())
+    return MacmonPoll(stream(pipe, parse_macmon, interval=INTERVAL, first=FIRST_LINE)())
 
 
 # ioreg
@@ -373,20 +370,18 @@ def parse_profile(printed: str | Unavailable) -> dict[str, object]:
     return {}
 
 
-def polled(interval: float, clock: Clock) -> PolledBackend:
-    """Return one backend of all sources. If several sources have a metric, the first one gives it."""
-    return PolledBackend(
-        "apple",
-        kind="gpu",
-        source="macmon",
-        connect=partial(connect_macmon, interval),
-        fields=MACMON_GPU,
-        machine=MACMON_CHIP,
-        interval=interval,
-        also=(
-            Source("ioreg", IOREG.poll(parse_ioreg), IOREG_FIELDS, identity=IDENTITY),
-            Source("powermetrics", connect_powermetrics, GPU_POWER, machine=CHIP_POWER, instead_of="macmon"),
-            Source("system_profiler", connect_fixed, FIXED_FIELDS, ONCE, identity=IDENTITY),
-        ),
-        clock=clock,
-    )
+# If several sources have a metric, the first one gives it.
+POLLED = PolledBackend(
+    "apple",
+    kind="gpu",
+    source="macmon",
+    connect=connect_macmon,
+    fields=MACMON_GPU,
+    machine=MACMON_CHIP,
+    interval=INTERVAL,
+    also=(
+        Source("ioreg", IOREG.poll(parse_ioreg), IOREG_FIELDS, identity=IDENTITY),
+        Source("powermetrics", connect_powermetrics, GPU_POWER, machine=CHIP_POWER, instead_of="macmon"),
+        Source("system_profiler", connect_fixed, FIXED_FIELDS, ONCE, identity=IDENTITY),
+    ),
+)

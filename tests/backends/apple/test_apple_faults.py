@@ -5,7 +5,7 @@ import json
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple import AppleBackend, backend, sources
+from accelmetrics.backends.apple import backend, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit import commands, polled
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -60,7 +60,8 @@ def test_one_that_gives_itself_out_as_macmon_is_found_out_by_its_first_line(mac:
 def test_one_that_prints_no_record_in_time_is_left_alone(
     mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch, printed: str, mode: Mode, reason: Reason
 ) -> None:
-    monkeypatch.setattr(AppleBackend, "interval", 0.1)
+    monkeypatch.setattr(sources, "INTERVAL", 0.1)
+    monkeypatch.setattr(sources.POLLED, "interval", 0.1)
     monkeypatch.setattr(sources, "FIRST_LINE", 0.2)
     monkeypatch.setattr(commands, "START_UP", 1.0)
     monkeypatch.setattr(polled, "RETRY", 0.0)
