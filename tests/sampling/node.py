@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,18 @@ def job_environment(directory: Path, **more: str) -> dict[str, str]:
     return {**kept, "XDG_RUNTIME_DIR": str(directory), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", **more}
 
 
+def jobless_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of a process that no launcher started, with the same directory."""
+    return {name: value for name, value in job_environment(directory).items() if not name.startswith("MASTER_")}
+
+
 def rank(text: str, env: Mapping[str, str], **options: Any) -> Program:
     """Start a program that is one rank of a job."""
     chosen = {"backends": ["host"], "metrics": "cpu,load.1m", **options}
     return Program(RANK.replace("{options}", repr(chosen)) + text, env=env)
+
+
+def go_on(programs: Iterable[Program]) -> None:
+    """Let all of these go on."""
+    for program in programs:
+        program.go_on()

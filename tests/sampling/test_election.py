@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -54,11 +53,6 @@ def waits(program: Program) -> bool:
     return any("->" in line and f" {program.pid} " in line for line in lines)
 
 
-def has_told(program: Program) -> bool:
-    """Whether a process has told something that was not looked at."""
-    return bool(select.select([program._told], [], [], 0.0)[0])
-
-
 def is_free(files: Path) -> bool:
     """Whether another process could lock the job's lock now."""
     code = f"import fcntl; fcntl.lockf(open({str(with_end(files, LOCK))!r}, 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -79,8 +73,8 @@ def test_when_the_one_that_reads_ends_another_one_does(tmp_path: Path, how: str)
             if how == "stop and kill":
                 os.kill(first.pid, signal.SIGSTOP)
             first.process.kill()
-        wait_for(lambda: any(has_told(program) for program in others))
-        assert sum(has_told(program) for program in others) == 1
+        wait_for(lambda: any(program.has_told() for program in others))
+        assert sum(program.has_told() for program in others) == 1
 
 
 FORKS = {

@@ -10,6 +10,7 @@ import pytest
 
 import accelmetrics
 from accelmetrics import DeviceInfo, Sampler, Snapshot
+from accelmetrics.sampling import sampler as module
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import at_once
@@ -149,3 +150,12 @@ def test_an_age_that_is_none_is_refused(gpus: FakeBackend, age: float) -> None:
             sampler.sample(age)
         with pytest.raises(InvalidOptionError, match="max_age is"):
             asyncio.run(sampler.asample(age))
+
+
+def test_functions_with_the_same_options_share_a_sampler(gpus: FakeBackend) -> None:
+    """So with processes, one child is started for all of them."""
+    before = module._shared.cache_info().misses
+    accelmetrics.sample([gpus], timeout=2.0)
+    accelmetrics.devices([gpus], timeout=2.0)
+    accelmetrics.topology([gpus], timeout=2.0)
+    assert module._shared.cache_info().misses == before + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 from collections import Counter
@@ -15,22 +14,21 @@ import pytest
 
 from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.node import JOBS, NO_JOB, SHARE_VARIABLE, NodeReader, job_key
-from tests.sampling.node import job_environment, rank
+from tests.sampling.node import go_on, job_environment, jobless_environment, rank
 from tests.simulators.nvml import NvmlSimulator, Process
-from tests.support.programs import Program
 from tests.support.waiting import idle, wait_for
 
 
-def has_told(program: Program) -> bool:
-    """Whether a process has told something that was not looked at."""
-    return bool(select.select([program._told], [], [], 0.0)[0])
-
-
-READY = """
+def ready(text: str = "") -> str:
+    """A program that tells its role as soon as it has a reading, and goes on with this text."""
+    return f"""
     with monitor:
         until(lambda: monitor.latest)
         tell(monitor.channel.role, monitor.channel.why)
-"""
+{text}"""
+
+
+READY, WAITS = ready(), ready("        wait_to_go_on()\n")
 PACE_CALL = "nvmlDeviceGetTemperature"
 
 
@@ -54,8 +52,7 @@ def test_any_number_of_ranks_costs_the_driver_what_one_costs(tmp_path: Path, ran
         assert Counter(roles) == Counter({"holder": 1, "client": ranks - 1})
         simulator.start_log()
         before = simulator.calls()[PACE_CALL, 0]
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         sequences = [program.told()[0] for program in programs]
         made = simulator.calls()[PACE_CALL, 0]
         holder = programs[roles.index("holder")].pid
@@ -65,16 +62,13 @@ def test_any_number_of_ranks_costs_the_driver_what_one_costs(tmp_path: Path, ran
 
 
 def test_when_the_one_that_reads_is_killed_another_takes_over(tmp_path: Path) -> None:
-    text = (
-        READY
-        + """
+    text = ready("""
         while True:
             wait_to_go_on()
             before = monitor.status.ticks
             until(lambda: monitor.status.ticks >= before + 3)
             tell(monitor.channel.role, monitor.error)
-    """
-    )
+    """)
     with NvmlSimulator(1) as simulator, ExitStack() as stack:
         environment = job_environment(tmp_path, **simulator.environment())
         programs = {program: program.told()[0] for program in (stack.enter_context(rank(text, environment)) for _ in range(3))}
@@ -83,8 +77,7 @@ def test_when_the_one_that_reads_is_killed_another_takes_over(tmp_path: Path) ->
             del programs[holder]
             holder.process.kill()
             holder.end()
-            for program in programs:
-                program.go_on()
+            go_on(programs)
             told = {program: program.told() for program in programs}
             programs = {program: facts[0] for program, facts in told.items()}
             assert [facts[1] for facts in told.values()] == [""] * len(told)
@@ -110,9 +103,7 @@ def test_a_process_that_may_take_over_has_imported_its_backends(tmp_path: Path) 
 
 def test_a_hung_driver_costs_the_ranks_what_hangs_alone(tmp_path: Path) -> None:
     """The thread that reads for all is stuck in a call; another one goes on, and the device is back when the call returns."""
-    text = (
-        READY
-        + """
+    text = ready("""
         for reason in ("timed_out", ""):
             wait_to_go_on()
             def known():
@@ -122,20 +113,17 @@ def test_a_hung_driver_costs_the_ranks_what_hangs_alone(tmp_path: Path) -> None:
             before = monitor.status.ticks
             until(lambda: monitor.status.ticks >= before + 3)
             tell(monitor.channel.role, monitor.latest.metrics.get("gpu.0.temp"))
-    """
-    )
+    """)
     with NvmlSimulator(2) as simulator, ExitStack() as stack:
         environment = job_environment(tmp_path, **simulator.environment())
         options = {"backends": ["nvidia"], "metrics": "temp", "timeout": 0.5}
         programs = [stack.enter_context(rank(text, environment, **options)) for _ in range(2)]
         roles = [program.told()[0] for program in programs]
         simulator.rule(PACE_CALL, 0, hang=True)
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert [program.told() for program in programs] == [[role, None] for role in roles]
         simulator.release(PACE_CALL, 0)
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert [program.told() for program in programs] == [[role, simulator.gpu[0].get("temperature")] for role in roles]
 
 
@@ -169,8 +157,7 @@ def test_each_process_has_its_own_facts(tmp_path: Path) -> None:
             programs.append(stack.enter_context(rank(text, environment, **options)))
         for number, program in enumerate(programs):
             simulator.processes(number, [Process(program.told()[0], "C", 2**30 * (number + 1), sm=10)])
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         first, second = (program.told() for program in programs)
         assert first[0] == {"gpu.process.0.memoryAllocatedBytes": 2**30}
         assert second[0] == {"gpu.process.1.memoryAllocatedBytes": 2**31}
@@ -242,8 +229,7 @@ def test_messages_reach_the_other_processes(tmp_path: Path) -> None:
         programs = [stack.enter_context(rank(text, job_environment(tmp_path))) for _ in range(3)]
         for program in programs:
             program.told()
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         for program in programs:
             assert program.told() == [sorted(other.pid for other in programs if other is not program), 1]
 
@@ -283,7 +269,7 @@ FILES = [".bell", ".lock", ".rank", ".ring"]
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as program:
+    with rank(WAITS, job_environment(tmp_path)) as program:
         assert program.told() == ["holder", ""]
         assert sorted(path.suffix for path in (tmp_path / "accelmetrics").iterdir()) == FILES
         program.go_on()
@@ -293,7 +279,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_leaves_is_used_by_the_next(tmp_path: Path) -> None:
     for _ in range(2):
-        with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as program:
+        with rank(WAITS, job_environment(tmp_path)) as program:
             assert program.told() == ["holder", ""]
             program.process.kill()
             program.end()
@@ -302,23 +288,17 @@ def test_what_a_killed_process_leaves_is_used_by_the_next(tmp_path: Path) -> Non
 
 def test_a_forked_child_keeps_neither_the_lock_nor_the_connections(tmp_path: Path) -> None:
     """A loader's workers outlive a rank that is killed."""
-    holds = (
-        READY
-        + """
+    holds = ready("""
         if os.fork() == 0:
             tell("child", os.getpid())
             wait_to_go_on()
             os._exit(0)
         wait_to_go_on()
-    """
-    )
-    follows = (
-        READY
-        + """
+    """)
+    follows = ready("""
         until(lambda: monitor.channel.role == "holder")
         tell("took over")
-    """
-    )
+    """)
     with rank(holds, job_environment(tmp_path)) as holder:
         assert holder.told() == ["holder", ""]
         _, child = holder.told()
@@ -333,9 +313,7 @@ def test_a_forked_child_keeps_neither_the_lock_nor_the_connections(tmp_path: Pat
 
 
 def test_the_child_of_a_fork_takes_part_by_itself(tmp_path: Path) -> None:
-    text = (
-        READY
-        + """
+    text = ready("""
         pid = os.fork()
         if pid == 0:
             monitor.start()
@@ -347,8 +325,7 @@ def test_the_child_of_a_fork_takes_part_by_itself(tmp_path: Path) -> None:
         before = monitor.status.ticks
         until(lambda: monitor.status.ticks > before + 2)
         tell(monitor.channel.role)
-    """
-    )
+    """)
     with rank(text, job_environment(tmp_path)) as program:
         assert [program.told()[0] for _ in range(3)] == ["holder", "client", "holder"]
         assert program.end() == 0, program.errors
@@ -371,16 +348,14 @@ def test_processes_with_other_options_meet_among_themselves(tmp_path: Path) -> N
     with ExitStack() as stack:
         roles = []
         for options in ({}, {}, {"disk_paths": ["/", str(tmp_path)]}, {"disk_paths": ["/", str(tmp_path)]}):
-            program = stack.enter_context(rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path), **options))
+            program = stack.enter_context(rank(WAITS, job_environment(tmp_path), **options))
             roles.append(program.told())
         assert roles == [["holder", ""], ["client", ""], ["holder", ""], ["client", ""]]
 
 
 def test_another_process_stands_in_for_one_that_is_stopped(tmp_path: Path) -> None:
     """Once somebody looks. The one that goes on again reads on, and the other follows it."""
-    text = (
-        READY
-        + """
+    text = ready("""
         for _ in range(3):
             wait_to_go_on()
             before = monitor.latest
@@ -391,8 +366,7 @@ def test_another_process_stands_in_for_one_that_is_stopped(tmp_path: Path) -> No
         before = monitor.status.ticks
         until(lambda: monitor.status.ticks > before + 3)
         tell(monitor.channel.role, monitor.channel.why)
-    """
-    )
+    """)
     with rank(text, job_environment(tmp_path)) as holder, ExitStack() as stack:
         assert holder.told() == ["holder", ""]
         other = stack.enter_context(rank(text, job_environment(tmp_path)))
@@ -401,9 +375,9 @@ def test_another_process_stands_in_for_one_that_is_stopped(tmp_path: Path) -> No
         assert other.told() == ["client"]
         holder.process.send_signal(signal.SIGSTOP)
         other.go_on()
-        wait_for(lambda: has_told(other))
+        wait_for(other.has_told)
         for _ in range(2):
-            if not has_told(other):
+            if not other.has_told():
                 other.go_on()
             told = other.told()
         assert told == ["holder"], "the first look may have found a row of before"
@@ -415,7 +389,7 @@ def test_another_process_stands_in_for_one_that_is_stopped(tmp_path: Path) -> No
 
 
 def test_a_process_whose_reader_is_stopped_as_it_comes_reads_in_its_place(tmp_path: Path) -> None:
-    with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as holder:
+    with rank(WAITS, job_environment(tmp_path)) as holder:
         assert holder.told() == ["holder", ""]
         holder.process.send_signal(signal.SIGSTOP)
         with rank(READY, job_environment(tmp_path)) as other:
@@ -425,7 +399,7 @@ def test_a_process_whose_reader_is_stopped_as_it_comes_reads_in_its_place(tmp_pa
 
 
 def test_without_a_job_each_process_reads_for_itself_in_silence(tmp_path: Path) -> None:
-    environment = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    environment = jobless_environment(tmp_path)
     with rank(READY, environment) as program:
         assert program.told() == ["alone", NO_JOB]
         assert program.end() == 0
@@ -478,23 +452,19 @@ def test_a_process_that_cannot_read_for_others_reads_for_itself(tmp_path: Path) 
 
 def test_a_directory_that_is_removed_is_made_again(tmp_path: Path) -> None:
     """As at the end of a login, which removes the user's runtime directory. Nobody reads alone."""
-    text = (
-        READY
-        + """
+    text = ready("""
         wait_to_go_on()
         before = monitor.status.ticks
         until(lambda: monitor.status.ticks >= before + 5 and monitor.channel.processes == 2)
         tell(monitor.channel.role, monitor.channel.why)
         wait_to_go_on()
-    """
-    )
+    """)
     with ExitStack() as stack:
         programs = [stack.enter_context(rank(text, job_environment(tmp_path))) for _ in range(2)]
         for program in programs:
             program.told()
         shutil.rmtree((tmp_path / "accelmetrics").rename(tmp_path / "removed"))
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert sorted(program.told() for program in programs) == [["client", ""], ["holder", ""]]
         assert {".lock", ".rank", ".ring"} <= {path.suffix for path in (tmp_path / "accelmetrics").iterdir()}
         for program in programs:
@@ -602,8 +572,7 @@ def test_steps_of_all_ranks_are_heard_by_who_looks(tmp_path: Path) -> None:
             programs.append(stack.enter_context(rank(text, job_environment(tmp_path, RANK=str(number)))))
             programs[-1].told()
         for _ in range(2):
-            for program in programs:
-                program.go_on()
+            go_on(programs)
             told = [program.told() for program in programs]
         assert told == [[[[number, step, step / 2] for number in range(3) for step in range(5)], [40.0] * 3]] * 3
 
@@ -631,7 +600,7 @@ def test_steps_of_programs_are_heard_by_who_watches_the_machine(tmp_path: Path) 
         wait_to_go_on()
     """
     of_job = job_environment(tmp_path, SLURM_JOB_ID="42")
-    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    alone = jobless_environment(tmp_path)
     with ExitStack() as stack:
         programs = [
             stack.enter_context(rank(text, {**environment, "LABELS": repr(labels)}))
@@ -640,8 +609,7 @@ def test_steps_of_programs_are_heard_by_who_watches_the_machine(tmp_path: Path) 
         pid = [program.told()[0] for program in programs][-1]
         watching = stack.enter_context(rank(watcher, alone))
         watching.told()
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         watching.go_on()
         losses = [(0, 0.0), (1, 0.5)]
         of_both = [["job 42 of n1", number, *loss] for number in (0, 1) for loss in losses]
@@ -676,7 +644,7 @@ def test_a_program_that_listens_hears_the_others_and_not_itself(tmp_path: Path) 
         wait_to_go_on()
     """
     of_job = job_environment(tmp_path, SLURM_JOB_ID="42")
-    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    alone = jobless_environment(tmp_path)
     with rank(listens, of_job, labels={"rank": "0", "hostname": "n1"}) as listener:
         listener.told()
         with (
@@ -687,8 +655,7 @@ def test_a_program_that_listens_hears_the_others_and_not_itself(tmp_path: Path) 
             other.told()
             listener.go_on()
             assert listener.told() == [[["n1", 0, 1], ["n1", 1, 2], [f"pid {other.pid} of n1", None, 2]]]
-            for program in (listener, sibling, other):
-                program.go_on()
+            go_on((listener, sibling, other))
 
 
 def test_the_file_of_a_program_of_no_job_stays_while_it_looks_for_others(tmp_path: Path) -> None:
@@ -702,7 +669,7 @@ def test_the_file_of_a_program_of_no_job_stays_while_it_looks_for_others(tmp_pat
         until(lambda: monitor.status.ticks > ticks + 5)
         tell(monitor.channel.file.path == path, path.exists())
     """
-    alone = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
+    alone = jobless_environment(tmp_path)
     with rank(text, alone) as program:
         assert program.told() == [True, True]
 
@@ -735,7 +702,7 @@ def test_steps_of_a_rank_that_ends_at_once_are_heard(tmp_path: Path, reads: bool
     environment = job_environment(tmp_path, RANKS="2" if reads else "3")
     with ExitStack() as stack:
         if not reads:
-            stack.enter_context(rank(READY + "        wait_to_go_on()\n", environment)).told()
+            stack.enter_context(rank(WAITS, environment)).told()
         first, second = (stack.enter_context(rank(text, environment)) for text in (stays, leaves))
         first.told()
         second.told()
@@ -775,30 +742,25 @@ def test_rules_are_judged_once_and_all_ranks_show_what_they_found(tmp_path: Path
             more = {"CUDA_VISIBLE_DEVICES": "1", "OPTIONS": repr(options), "WANTED": repr(wanted), **simulator.environment()}
             programs.append(stack.enter_context(rank(text, job_environment(tmp_path, **more))))
             assert programs[-1].told() == ["holder" if len(programs) == 1 else "client"]
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         for program, (_, wanted) in zip(programs, cases, strict=True):
             assert program.told() == [wanted]
 
 
 @pytest.mark.parametrize("ranks", [50])
 def test_many_ranks_follow_one(tmp_path: Path, ranks: int) -> None:
-    text = (
-        READY
-        + """
+    text = ready("""
         wait_to_go_on()
         before = monitor.latest
         until(lambda: monitor.latest is not before)
         tell(monitor.channel.role, monitor.channel.processes)
         wait_to_go_on()
-    """
-    )
+    """)
     with ExitStack() as stack:
         programs = [stack.enter_context(rank(text, job_environment(tmp_path))) for _ in range(ranks)]
         for program in programs:
             program.told()
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         told = [program.told() for program in programs]
         assert Counter(role for role, _ in told) == {"holder": 1, "client": ranks - 1}
         next(program for program, (role, _) in zip(programs, told, strict=True) if role == "holder").process.kill()

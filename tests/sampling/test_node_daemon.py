@@ -18,7 +18,7 @@ from accelmetrics.monitor import settings
 from accelmetrics.sampling.node import DAEMON, daemon_files, daemon_place, trusted_in
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError
 from tests.cli.shell import environment, start
-from tests.sampling.node import job_environment, rank
+from tests.sampling.node import go_on, job_environment, rank
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, wait_for
 
@@ -63,18 +63,15 @@ def test_the_command_reads_for_processes_of_any_job(tmp_path: Path) -> None:
             options = {"backends": ["nvidia"], "metrics": "core", "labels": {"rank": number}}
             programs.append(stack.enter_context(rank(text, env, **options)))
             assert programs[-1].told() == ["client", "", 2]
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert [program.told() for program in programs] == [[True, False]] * 2
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert [program.told() for program in programs] == [[2]] * 2
         assert {entry.pid for entry in simulator.log()} == {daemon.pid}
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(HANG) == 0
         assert not list(place.iterdir())
-        for program in programs:
-            program.go_on()
+        go_on(programs)
         assert sorted(program.told()[0] for program in programs) == ["client", "holder"]
 
 

@@ -117,6 +117,10 @@ class Program:
         facts: list[Any] = json.loads(line)
         return facts
 
+    def has_told(self) -> bool:
+        """Return whether it has told a fact that was not asked for yet."""
+        return bool(self._heard or select.select([self._told], [], [], 0.0)[0])
+
     def go_on(self) -> None:
         """Let one ``wait_to_go_on()`` return, the present or the next."""
         os.write(self._go_on, b"!")
