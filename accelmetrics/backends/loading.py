@@ -49,7 +49,7 @@ class LoadingLock:
             if since == self._since:
                 wait = WAITS.get(self._holder)
                 what = "an import that hangs" if wait is None else f"{wait.tool}, which has not answered since {rfc3339_second(wait.since)}"
-                raise SourceError(Reason.TIMED_OUT, f"nothing more can be loaded beside {what}")
+                raise SourceError(Reason.TIMED_OUT, f"nothing can be loaded meanwhile: waiting for {what}")
         self._depth, self._since, self._holder = self._depth + 1, time.monotonic(), threading.get_ident()
 
     def __exit__(self, *_: object) -> None:

@@ -25,12 +25,9 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
 
 PREFIX = "openmetrics"
-INTERVAL, TIMEOUT = 5.0, 3.0
-"""Default interval and timeout in seconds."""
 LARGEST_ANSWER = 8 * 1024 * 1024
 MOST_SERIES = 4096
 OPENMETRICS = "application/openmetrics-text"
-ACCEPT = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
 OPTIONS = ("name", "filter", "interval", "timeout")
 """Options in the query of the address. They are not sent to the endpoint."""
 ROW = Metric(
@@ -42,9 +39,6 @@ ROW = Metric(
     'accel.openmetrics.value{accelmetrics.series="{label}"}',
     minimum=None,
 )
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 Labels = tuple[tuple[str, str], ...]
 """Labels of a series, sorted by name."""
@@ -59,8 +53,8 @@ class OpenMetricsBackend:
 
     Args:
         spec: The address after ``openmetrics:``, with options in its query: ``name``, used in keys, by default host and port; ``filter``,
-            names of metrics with ``*``, may be repeated; ``interval`` and ``timeout`` in seconds. All other parameters are sent to the
-            endpoint.
+            names of metrics with ``*``, may be repeated; ``interval`` and ``timeout`` in seconds (5 and 3). All other parameters are sent
+            to the endpoint.
         clock: Clock for the time of the answers.
 
     Attributes:
@@ -77,8 +71,7 @@ class OpenMetricsBackend:
     def __init__(self, spec: str, clock: Clock = SYSTEM_CLOCK) -> None:
         try:
             parts = urlsplit(spec)
-            host = parts.hostname
-            port = parts.port
+            host, port = parts.hostname, parts.port
         except ValueError as error:
             raise InvalidOptionError(f"openmetrics: the address cannot be read: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
@@ -86,12 +79,12 @@ class OpenMetricsBackend:
         query = parse_qsl(parts.query, keep_blank_values=True)
         options = {option: [value for name, value in query if name == option] for option in OPTIONS}
         sent = urlencode([(name, value) for name, value in query if name not in OPTIONS])
-        named = (options["name"] or [_NOT_IN_NAMES.sub("_", host + (f"_{port}" if port else ""))])[-1]
-        if not _NAME.fullmatch(named):
+        named = (options["name"] or [re.sub(r"[^A-Za-z0-9_-]", "_", host + (f"_{port}" if port else ""))])[-1]
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", named):
             raise InvalidOptionError(f"openmetrics: the name {named!r} must be letters, digits, _ and -")
         self.name = f"{PREFIX}.{named}"
-        self.interval = _seconds("interval", options["interval"], INTERVAL)
-        self.timeout = _seconds("timeout", options["timeout"], TIMEOUT)
+        self.interval = _seconds("interval", options["interval"], 5.0)
+        self.timeout = _seconds("timeout", options["timeout"], 3.0)
         self.filters = tuple(pattern for value in options["filter"] for pattern in value.split("|") if pattern)
         self.url = parts._replace(query=sent, fragment="").geturl()
         # User name, password and query may contain secrets.
@@ -103,10 +96,12 @@ class OpenMetricsBackend:
 
     def open(self) -> OpenMetricsDriver:
         require("prometheus_client", PREFIX, "prometheus-client")
-        headers = {"user-agent": f"accelmetrics/{__version__}", "accept": ACCEPT}
+        accept = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
         try:
             # One byte more than allowed, so that an answer that is too large is noticed.
-            client = HttpClient(self.url, self.timeout, PREFIX, headers, largest=LARGEST_ANSWER + 1)
+            client = HttpClient(
+                self.url, self.timeout, PREFIX, {"user-agent": f"accelmetrics/{__version__}", "accept": accept}, largest=LARGEST_ANSWER + 1
+            )
             client.open()
         except (OSError, ValueError) as error:
             raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be read: {error}", backend=self.name) from error

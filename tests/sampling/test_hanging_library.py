@@ -118,7 +118,7 @@ def test_what_another_sampler_opens_first_says_what_hangs_and_is_tried_again(tmp
     with Program(program, env={**environment, "ACCELMETRICS_SYSROOT": str(tmp_path / "root")}) as running:
         for status, detail in running.told():
             assert status == "timed_out"
-            assert detail.startswith(f"nothing more can be loaded beside {library_name()}, which has not answered since ")
+            assert detail.startswith(f"nothing can be loaded meanwhile: waiting for {library_name()}, which has not answered since ")
         fifo.write_text("")
         assert running.told() == ["ok"]
         assert running.end() == 0, running.errors

@@ -544,18 +544,18 @@ class Query:
         # Another release may know the fields that this one refused.
         if (tool := tool_state(self._command.find())) != self._tool:
             self._tool, self._refused = tool, {}
-        asked = [name for name in self._fields if name not in self._refused]
-        for row in self._ask(asked)[0] or self._without_refused(asked):
+        fields = [name for name in self._fields if name not in self._refused]
+        for row in self._query(fields)[0] or self._without_refused(fields):
             yield self._sample({**self._refused, **row})
 
-    def _ask(self, fields: Sequence[str]) -> tuple[list[dict[str, str]], Completed]:
+    def _query(self, fields: Sequence[str]) -> tuple[list[dict[str, str]], Completed]:
         """Run the query for some fields. Without rows, the query was refused or there is no device."""
         completed = self._command.run(*(each.replace("{fields}", ",".join(fields)) for each in self._arguments))
         found = rows(completed.stdout, fields if any("noheader" in each for each in self._arguments) else ())
         # A row that contains the field names is an error message that repeats the query.
         return [row for row in found if row.get(fields[1]) != fields[1]], completed
 
-    def _without_refused(self, asked: Sequence[str]) -> list[dict[str, str]]:
+    def _without_refused(self, fields: Sequence[str]) -> list[dict[str, str]]:
         """Find the refused fields, and return the rows of the other fields.
 
         A refused field is named in the tool's message. If the message names none, or all, the fields are halved until a query fails
@@ -564,13 +564,13 @@ class Query:
         Raises:
             SourceError: The tool does not answer for the first two fields either.
         """
-        known, pending = list(asked[:2]), [list(asked[2:])]
-        found, completed = self._ask(known)
+        known, pending = list(fields[:2]), [list(fields[2:])]
+        found, completed = self._query(known)
         if not found:
             raise self._command.failure(completed)
         while pending:
             part = pending.pop()
-            answer, completed = self._ask([*known, *part])
+            answer, completed = self._query([*known, *part])
             words = f"{completed.stdout}\n{completed.stderr}"
             named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)]
             if answer:

@@ -585,12 +585,12 @@ class Table:
 
     def _same(self, row: Field | Rate, place: str, raw: str | None) -> Value | None:
         """Return :meth:`_value` from a cache: most files but counters hold the same text at the next reading, or are missing again."""
-        asked = (id(row), place, raw)
-        if asked not in self._known:
+        key = (id(row), place, raw)
+        if key not in self._known:
             if len(self._known) >= 2048:  # some dozen rows of 64 devices
                 self._known.clear()
-            self._known[asked] = self._value(row, place, raw)
-        return self._known[asked]
+            self._known[key] = self._value(row, place, raw)
+        return self._known[key]
 
     def _value(self, row: Field | Rate, place: str, raw: object) -> Value | None:
         """Return the number at a place, or the reason why there is none; None if ``convert`` finds nothing in the text."""

@@ -157,12 +157,12 @@ def table(text: str, heading: str, wrapped: bool = False) -> Iterator[dict[str, 
     for number, block in enumerate(blocks[1:], 2):
         # Tables without rules between devices have several devices in one block.
         while block and shape and count < MOST:
-            taken = block[: len(shape)]
-            if [len(line) for line in taken] == shape:
+            lines = block[: len(shape)]
+            if [len(line) for line in lines] == shape:
                 del block[: len(shape)]
                 count += 1
-                yield _record(columns, taken)
-            elif len(taken) < len(shape) and number == len(blocks) and len(taken[0]) == shape[0]:
+                yield _record(columns, lines)
+            elif len(lines) < len(shape) and number == len(blocks) and len(lines[0]) == shape[0]:
                 raise SourceError(Reason.PARSE_ERROR, "the table ends within a device")
             else:
                 del block[0]  # a message in place of a device

@@ -326,9 +326,9 @@ class PolledDriver:
         ]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
-            is_beside = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
+            is_secondary = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
             for about, reported, of_card, sample in sorted(seen, key=lambda each: each[0][NUMBER]):
-                if is_beside and source.repeated and not keys_of(reported):
+                if is_secondary and source.repeated and not keys_of(reported):
                     continue  # its position alone does not identify a device that another source lists
                 keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
@@ -341,8 +341,8 @@ class PolledDriver:
                     if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: the devices are listed again")
                     # A position that serves as a number must not be another device's real number.
-                    taken = () if NUMBER in reported else [device.vendor_index for device in devices]
-                    about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
+                    numbers = () if NUMBER in reported else [device.vendor_index for device in devices]
+                    about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in numbers)
                     keys = keys_of(about)
                     devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
@@ -419,7 +419,7 @@ class PolledReader:
         if all(samples[source.rank] is None for source in listing):
             failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
             if failures:  # if all sources are closed, the driver is to be reopened
-                raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
+                raise _combined(failures, driver.backend, gone=all(source.poll_once is None for source in listing))
             lost = "the machine" if place == MACHINE else driver.name_of(unit)
             raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {lost}", backend=driver.backend.name)
         found, read_at = self._values(place, state, polls, samples, progress)
@@ -544,7 +544,7 @@ class _OpenSource:
 
     Attributes:
         rank: Its position among the backend's sources; 0 is the best.
-        ask: Polls it once. None while it is closed, as after some failures; a source that reopens itself stays open.
+        poll_once: Polls it once. None while it is closed, as after some failures; a source that reopens itself stays open.
         latest: The latest poll.
         repeated: Ids, addresses and numbers that several devices of one poll shared. They identify none of them.
     """
@@ -560,7 +560,7 @@ class _OpenSource:
         # Without an interval, one poll serves the devices and samplers that ask at about the same time.
         self._fresh = spec.interval or driver.backend.interval / 2 or 0.1
         self._lock = threading.Lock()
-        self.ask: PollOnce | None = None
+        self.poll_once: PollOnce | None = None
         self._answer: object = None
         self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
         self.repeated: set[tuple[str, object]] = set()
@@ -581,38 +581,38 @@ class _OpenSource:
         """
         if not self.is_wanted:
             return NOT_WANTED
-        asked = self._clock.monotonic()
+        now = self._clock.monotonic()
         # A thread that waited here finds the poll that the first thread made.
         with self._lock:
             # A poll that only lists devices serves everyone for a second: their records read on demand.
             fresh = max(1.0, self._fresh) if self.latest.lists else self._fresh
-            if asked - self.latest.finished >= fresh or (self.latest is previous and not self.spec.interval and not self.latest.lists):
+            if now - self.latest.finished >= fresh or (self.latest is previous and not self.spec.interval and not self.latest.lists):
                 self.latest = self._make()
             return self.latest
 
     def _make(self) -> _Poll:
         """Poll the source now. While it stays closed, repeat the last result."""
-        if self.ask is None and self._clock.monotonic() < self._retry_at:
+        if self.poll_once is None and self._clock.monotonic() < self._retry_at:
             return _Poll(self._clock.monotonic(), self.latest.units, self.latest.failure)
         units: dict[int, DeviceSample] = {}
-        asked = guarded(self._collect, units)
+        outcome = guarded(self._collect, units)
         finished = self._clock.monotonic()
         # The same tuple as before: the source reports that nothing has changed.
-        if asked.value is not None and asked.value is self._answer:
+        if outcome.value is not None and outcome.value is self._answer:
             return _Poll(finished, self.latest.units, self.latest.failure)
-        failure = _failure(asked)
-        self._answer = asked.value if isinstance(asked.value, tuple) else None
+        failure = _failure(outcome)
+        self._answer = outcome.value if isinstance(outcome.value, tuple) else None
         self._failures = self._failures + 1 if failure is not None and not units else 0
-        if self._failures >= PATIENCE and not getattr(self.ask, "reopens", False):
+        if self._failures >= PATIENCE and not getattr(self.poll_once, "reopens", False):
             self.close()
             self._retry_at = finished + RETRY
         return _Poll(finished, units, failure)
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Poll once and assign the samples to units. Returns the answer; some samples may be recorded before it fails."""
-        if self.ask is not None:
+        if self.poll_once is not None:
             self._let_sleep()
-        answer = (self.ask or self._connect())()
+        answer = (self.poll_once or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
             unexpected = None
@@ -640,8 +640,8 @@ class _OpenSource:
             # The devices that polling might wake.
             self._addresses = [*find_pci(row.pci), *(link_name(f"{path}/device") for path in find_driven(row.drivers))]
         self._let_sleep()
-        self.ask = self.spec.connect()
-        return self.ask
+        self.poll_once = self.spec.connect()
+        return self.poll_once
 
     def _let_sleep(self) -> None:
         if getattr(self.spec.connect, "wakes", True):
@@ -692,8 +692,8 @@ class _OpenSource:
 
     def close(self) -> None:
         """Close the source; a later poll reopens it."""
-        ask, self.ask, self._answer = self.ask, None, None
-        getattr(ask, "close", lambda: None)()
+        poll_once, self.poll_once, self._answer = self.poll_once, None, None
+        getattr(poll_once, "close", lambda: None)()
 
 
 def _failure(outcome: Outcome[Any]) -> SourceError | None:
