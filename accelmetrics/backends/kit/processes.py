@@ -43,6 +43,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -90,6 +91,8 @@ MOST = 2**50
 """Largest plausible number of bytes; a larger number is ignored."""
 CLASSES = {"/dev/dri/": "drm", "/dev/accel/": "accel"}
 """Device class below ``/sys/class`` by directory of device nodes."""
+_COUNT = re.compile(r"(?aim:^drm-([a-z0-9_-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$)")
+_ADDRESS = re.compile(r"(?aim:^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$)")
 
 
 class ProcessTree:
@@ -271,24 +274,18 @@ def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
 
 def ancestors(pid: int) -> Iterator[int]:
     """Yield the ancestors of a process, the nearest first."""
-    # Parents may change while they are read, so they may form a loop.
-    seen = {pid}
-    while (parent := _parent_of(pid)) and parent not in seen:
-        yield parent
-        seen.add(parent)
-        pid = parent
+    if not _has_proc():
+        import psutil
 
-
-def _parent_of(pid: int) -> int:
-    if _has_proc():
-        status = read_status(pid)
-        return status[0] if status else 0
-    import psutil
-
-    try:
-        return psutil.Process(pid).ppid()
-    except psutil.Error:
-        return 0
+        with suppress(psutil.Error):
+            yield from (parent.pid for parent in psutil.Process(pid).parents())
+        return
+    # Parents may change while they are read, so they may form a loop. The first process has the parent 0.
+    seen = {0, pid}
+    while (status := read_status(pid)) is not None and status[0] not in seen:
+        pid = status[0]
+        seen.add(pid)
+        yield pid
 
 
 def is_visible(pid: int) -> bool:
@@ -588,9 +585,8 @@ def parse_fdinfo(text: str, node: str = "") -> Client | None:
         text: The file's text.
         node: The device node that the descriptor leads to. It identifies devices that are not on the PCI bus.
     """
-    address = re.search(r"(?aim:^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$)", text)
-    lines = re.findall(r"(?aim:^drm-([a-z0-9_-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$)", text)
-    counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in lines}
+    address = _ADDRESS.search(text)
+    counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
     device = pci_address(address[1]) if address else device_of(node)
     return Client(device, counts["client-id"], counts) if device and "client-id" in counts else None
 
