@@ -155,8 +155,8 @@ def parse_table(printed: str) -> Iterator[DeviceSample]:
     for row in table(printed, r"GPU .*\| *Bus-id"):
         # A long name begins left of its heading, in the column of the board's number.
         board, _, name = f"{row.get('Board', '')} {row.get('Name') or row.get('NAME', '')}".partition(" ")
-        used = ((int(each["pid"]), number(each["used"], "MiB", "By")) for each in using.get(row.get("GPU", ""), ()))
-        processes = tuple(DeviceProcess(pid, memory_bytes=round(used) if isinstance(used, (int, float)) else None) for pid, used in used)
+        held = ((int(each["pid"]), number(each["used"], "MiB", "By")) for each in using.get(row.get("GPU", ""), ()))
+        processes = tuple(DeviceProcess(pid, memory_bytes=round(used) if isinstance(used, (int, float)) else None) for pid, used in held)
         yield DeviceSample({**row, **versions, "index": row.get("GPU"), "name": name}, processes if listed else None, whole=board)
 
 

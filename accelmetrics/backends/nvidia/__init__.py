@@ -17,7 +17,7 @@ the host's memory counts as a device's only if the product is known to share it.
 
 MIG: each instance is a device below its GPU, with the values of an instance (memory, processes, GPM shares). The board's values
 stay with the GPU. New instances are listed within ten seconds while the driver is open. An instance that was removed, as its GPU
-confirms, listed_elsewhere the list, and its key is never used for another.
+confirms, leaves the list, and its key is never used for another.
 
 Suspended GPUs: a suspended GPU is not called, and NVML is not opened while all of them are suspended.
 
@@ -29,7 +29,7 @@ consecutive readings), and fabric queries on drivers that crash on them.
 
 Files: this one detects GPUs without the driver, and has the row of differences for each vendor with an NVML-like library
 (:class:`Maker`). The other files use the terms NVML, NVIDIA and GPU throughout. Another library's function names are substituted
-when a function is bound, and its words when a reason or an error listed_elsewhere the driver. ``nvml`` is the library and its return codes,
+when a function is bound, and its words when a reason or an error leaves the driver. ``nvml`` is the library and its return codes,
 ``metrics`` the table of metrics. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads
 one of them for one consumer, from the parts in ``calls``, ``links``, ``gpm``, ``threads`` and ``processes``. ``references`` reads
 nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. A new value is a row in ``metrics`` and a row in the catalogue, then

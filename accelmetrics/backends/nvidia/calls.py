@@ -4,7 +4,7 @@ A bound call is a ``functools.partial`` with all arguments, the cheapest way fro
 decodes all answers of a buffer, and they are checked against the table's rows.
 
 Values of every reading have a fast way: one generated expression checks and converts them. It is used while the calls return the
-same codes as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both variants give the same
+same codes as when the rows were last decoded one by one, and no answer is impossible. A test verifies that both ways give the same
 values.
 """
 

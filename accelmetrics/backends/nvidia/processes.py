@@ -74,7 +74,7 @@ class ProcessList:
         library: The open library.
         handle: The device's handle.
         forms: The function's names, the newest first, each with the possible sizes of an entry, the likeliest first.
-        layout: The layout of an entry in ``data``; entries of all sizes begin same_pids.
+        layout: The layout of an entry in ``data``; entries of all sizes begin alike.
 
     Attributes:
         supported: Whether the driver has the call, as far as is known. A call that has answered once stays supported.

@@ -1,6 +1,6 @@
-"""Xid errors, and the PCIe throughput of older GPUs: threads read them, so that no reading why for them.
+"""Xid errors, and the PCIe throughput of older GPUs: threads read them, so that no reading waits for them.
 
-Xid errors are counted from the driver's events. The thread looks every 2 s for events, and each look why only a few
+Xid errors are counted from the driver's events. The thread looks every 2 s for events, and each look waits only a few
 milliseconds inside the driver. Closing and exit never wait long for it, and a fork does not happen in the middle of a call.
 Counting begins when the GPU is registered for events, at 0 or at the known earlier errors (``schemas/xid.py``). While the GPU is
 not registered, or the driver reports no events, there is a reason and no number, unless the kernel's log is followed. Errors are
@@ -11,7 +11,7 @@ errors. The counts of a lost GPU are kept. The driver reports the loss itself (X
 the GPU.
 
 PCIe throughput is measured on GPUs before Hopper, which have neither GPM nor byte counters. ``nvmlDeviceGetPcieThroughput``
-counts bytes for 20 ms inside the driver, for each direction. No reading why for it. A reading starts a measurement on a thread
+counts bytes for 20 ms inside the driver, for each direction. No reading waits for it. A reading starts a measurement on a thread
 when one is due, and returns the latest result until the next is there. The thread ends with its measurement, so there is none
 while the metrics are not wanted. Only one thread at a time is in the driver. If a call hangs, the threads of other GPUs continue
 after a while, and this GPU is not measured again until the call has returned.
@@ -55,9 +55,9 @@ EVENT = struct.Struct("=QQQ8x")
 """``nvmlEventData_t``: device, type and data. The ids of the MIG instance are not used; version 1 ends before them."""
 WAIT_MS = 5
 PAUSE = 2.0
-"""Milliseconds of a wait inside the driver, and seconds between two why."""
+"""Milliseconds of a wait inside the driver, and seconds between two waits."""
 PATIENCE = 1.0
-"""Seconds after which a call counts as hung: when the driver is closed, and while another thread why for it."""
+"""Seconds after which a call counts as hung: when the driver is closed, and while another thread waits for it."""
 
 
 class XidListener:
