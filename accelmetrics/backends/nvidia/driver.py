@@ -193,6 +193,13 @@ class Listed:
 
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         """Bind the calls for the needed metrics to a handle, and set ``device``."""
+        self.needed = needed
+        # Slow values are due again, even if the first attempt fails.
+        self.due = -math.inf
+        self.device = self.bound(handle, needed)
+
+    def bound(self, handle: Handle, needed: frozenset[str]) -> BoundDevice:
+        """Return the calls for the needed metrics, bound to a handle."""
         raise NotImplementedError
 
 

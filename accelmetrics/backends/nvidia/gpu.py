@@ -443,11 +443,8 @@ class Gpu(Listed):
             self.power = KeptFile(status)
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
-    def bind(self, handle: Handle, needed: frozenset[str]) -> None:
+    def bound(self, handle: Handle, needed: frozenset[str]) -> BoundDevice:
         library, maker = self._driver.library, self._driver.maker
-        self.needed = needed
-        # Slow values are due again, even if the first attempt fails.
-        self.due = -math.inf
         used = {pace: tuple(row for row in own_rows(rows, maker) if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
         if used[ONCE]:
@@ -472,7 +469,7 @@ class Gpu(Listed):
         stale = partial(library.error, UNINITIALIZED, "the device's handle is no longer valid")
         fast = FastValues(library, handle, tuple((own_rows(rows, maker), convert) for rows, convert in VARIANTS), STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
-        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
+        return BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
     def _set_fabric(self, words: str) -> None:
         """Set the GPU's state in the NVLink fabric."""
@@ -516,17 +513,14 @@ class Instance(Listed):
         self._gpu_instance = gpu_instance
         self.bind(handle, driver.needed)
 
-    def bind(self, handle: Handle, needed: frozenset[str]) -> None:
+    def bound(self, handle: Handle, needed: frozenset[str]) -> BoundDevice:
         library, gpu_instance = self._driver.library, self._gpu_instance
-        self.needed = needed
-        # Slow values are due again, even if the first attempt fails.
-        self.due = -math.inf
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, ((MEMORY_ROWS, convert_memory),), NO_INSTANCE, self._stale_handle_error, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if PROCESSES in needed else None
-        self.device = BoundDevice(handle, fast, gpm, table)
+        return BoundDevice(handle, fast, gpm, table)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Look the instance up by its UUID: it may be gone, have been made again, or have another handle.

@@ -244,11 +244,6 @@ def _violation(reason: str, identifier: int, symbol: str, policy: int) -> NvmlMe
     return _by_field(row, identifier, f"PERF_POLICY_{symbol}")
 
 
-def _two(function: str, first: str, second: str) -> Call:
-    """Make a call that writes two unsigned numbers through two pointers."""
-    return Call((function,), "II", (first, second), pointers=(0, 4))
-
-
 def _limit(name: str, threshold: str, number: int) -> NvmlMetric:
     call = _call("nvmlDeviceGetTemperatureThreshold", (f"NVML_TEMPERATURE_THRESHOLD_{threshold}", number))
     return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=ABOVE_ICE)
@@ -259,9 +254,10 @@ def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: st
     return _by_field(row, identifier, f"POWER_{symbol}_LIMIT")
 
 
-_ECC_MODE = _two("nvmlDeviceGetEccMode", "current", "pending")
-_MIG_MODE = _two("nvmlDeviceGetMigMode", "currentMode", "pendingMode")
-_POWER_RANGE = _two("nvmlDeviceGetPowerManagementLimitConstraints", "minLimit", "maxLimit")
+# Two unsigned numbers through two pointers.
+_ECC_MODE = Call(("nvmlDeviceGetEccMode",), "II", ("current", "pending"), pointers=(0, 4))
+_MIG_MODE = Call(("nvmlDeviceGetMigMode",), "II", ("currentMode", "pendingMode"), pointers=(0, 4))
+_POWER_RANGE = Call(("nvmlDeviceGetPowerManagementLimitConstraints",), "II", ("minLimit", "maxLimit"), pointers=(0, 4))
 MARGIN = NvmlMetric(
     "tempMargin",
     Call(
