@@ -15,7 +15,6 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Set
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -45,8 +44,7 @@ PASSING_STATUSES = frozenset({429, 502, 503, 504})
 PASSING_CODES = frozenset({"CANCELLED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
 LATE = "DEADLINE_EXCEEDED"
 
-Labels = tuple[tuple[str, str], ...]
-Series = tuple[str, Labels]
+Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class OtlpExporter:
@@ -287,7 +285,6 @@ class RequestBuilder:
         self._common: Any = common_pb2
         self._metrics: Any = metrics_pb2
         self._counters: dict[Series, tuple[int, Number]] = {}
-        self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels rarely change; encoding them takes half the time of a request
         self._left_out = () if per_link else (PER_LINK,)
         self._mark = object()  # key of this builder's requests in headers, which other builders share
 
@@ -329,7 +326,7 @@ class RequestBuilder:
         from opentelemetry.proto.resource.v1 import resource_pb2
 
         request = self._service.ExportMetricsServiceRequest()
-        attributes = self._encode(tuple(_resource(record).items()))
+        attributes = self._encode(_resource(record))
         resource = request.resource_metrics.add(resource=resource_pb2.Resource(attributes=attributes), schema_url=SCHEMA_URL)
         scope = self._common.InstrumentationScope(name="accelmetrics", version=__version__)
         metrics: dict[str, Any] = {}
@@ -347,7 +344,7 @@ class RequestBuilder:
             metric.sum.aggregation_temporality = self._metrics.AGGREGATION_TEMPORALITY_CUMULATIVE
             metric.sum.is_monotonic = point.kind == "counter"
         added = (metric.sum if _is_sum(point) else metric.gauge).data_points.add()
-        added.attributes.extend(self._encoded(tuple(point.labels.items())))
+        added.attributes.extend(self._encode(point.labels))
         return added
 
     def _set(self, target: Any, series: Series | None, rises: bool, number: Number, time_ns: int) -> None:
@@ -364,9 +361,9 @@ class RequestBuilder:
         else:
             target.as_double = number
 
-    def _encode(self, labels: Labels) -> list[Any]:
+    def _encode(self, labels: Mapping[str, str]) -> list[Any]:
         found = []
-        for name, value in labels:
+        for name, value in labels.items():
             whole = name == "cpu.logical_number" and value.isdecimal()  # the conventions define it as an integer
             word = self._common.AnyValue(int_value=int(value)) if whole else self._common.AnyValue(string_value=utf8(value))
             found.append(self._common.KeyValue(key=utf8(name), value=word))

@@ -217,10 +217,9 @@ class _Changing(Part):
         return Record(Snapshot(self.timestamp, header.hostname, *parts), header.labels, steps, monitor, findings=findings, windows=windows)
 
 
-class DocumentLine(_Changing):
-    """The changing fields of a line that is a whole document, and its additional fields."""
+class DocumentLine(_Changing, Document):
+    """A line that is a whole document, with the additional fields of records."""
 
-    backends: list[BackendEntry]
     labels: Mapping[str, str] = NO_LABELS
     holders: HoldersEntry | None = None
 

@@ -19,7 +19,6 @@ marks, only the time is read.
 from __future__ import annotations
 
 import gzip
-import marshal
 import os
 import stat
 import time
@@ -47,7 +46,6 @@ from accelmetrics.schemas.notebook import frame
 from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.record import LOGGED, NO_FINDINGS, Findings, Record
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas
@@ -133,7 +131,6 @@ class LineDecoder:
         self.headers = dict(headers)
         self.lasting = dict(lasting)
         self.headless = 0
-        self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def record(self, line: bytes) -> Record | None:
         """Return the record of a line; None for a header, which applies to the following lines of its stream.
@@ -164,24 +161,10 @@ class LineDecoder:
     def _document(self, document: dict[str, Any]) -> Record:
         """Return the record of a line that is a whole document."""
         _check_number(document.get("devices"))
-        # With pydantic, validation takes a millisecond for a document of 8 GPUs, most of it for parts that every document repeats: the
-        # devices, and the reasons for missing values. So these parts are validated only if they differ from the previous line's.
-        # Compared as bytes: 1, 1.0 and true are equal in Python, but only 1 is a valid device number.
-        constant = (
-            document.get("schema_version"),
-            document.get("hostname"),
-            marshal.dumps(document.get("devices"), 2),
-            document.get("unavailable"),
-            document.get("unlisted"),
-        )
-        metrics, latest = document.get("metrics"), self._latest
-        known = latest is not None and latest[0] == constant and are_metrics(metrics) and metrics.keys().isdisjoint(latest[1].unavailable)
-        if latest is None or not known:
-            latest = self._latest = constant, Snapshot.from_dict(document)
         line = DocumentLine.model_validate(document)
-        last = latest[1]
-        header = header_of(last.hostname, (), last.identities, last.unavailable, (), last.unlisted, line.labels)
-        record = line.record(header, document["metrics"], recorded(line.backends))
+        devices, unavailable, unlisted = map(recorded, (line.devices, line.unavailable, line.unlisted))
+        header = header_of(line.hostname, (), devices, unavailable, (), unlisted, line.labels)
+        record = line.record(header, line.metrics, recorded(line.backends))
         return record if line.holders is None else record._replace(holders=recorded(line.holders))
 
     def _reading(self, document: dict[str, Any]) -> Record:

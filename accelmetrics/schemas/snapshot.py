@@ -90,7 +90,6 @@ class Snapshot:
         "_host",
         "_metrics",
         "_numbers",
-        "_selected",
         "backends",
         "hostname",
         "identities",
@@ -128,7 +127,6 @@ class Snapshot:
         self.unlisted: Mapping[str, Unavailable] = frozen(unlisted)
         self._header: Header | None = None
         self._numbers: tuple[int | float, ...] | None = None
-        self._selected: dict[MetricSelection, Snapshot] = {}
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
@@ -170,7 +168,6 @@ class Snapshot:
         if metrics is not None:
             made._metrics = Metrics(metrics)
             made._metrics.unavailable = header.unavailable
-        made._selected = {}
         return made
 
     @property
@@ -251,12 +248,9 @@ class Snapshot:
         """Return a snapshot with the selected metrics only; this one if everything is selected."""
         if selection.everything:
             return self
-        found = self._selected.get(selection)
-        if found is None:
-            narrower, places = self.header.selected(selection.wants, selection)
-            numbers = tuple([self.numbers[place] for place in places])
-            found = Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes, topology=self.topology)
-        return self._selected.setdefault(selection, found)  # exporters with equal selections share it, and its cached data
+        narrower, places = self.header.selected(selection.wants, selection)
+        numbers = tuple([self.numbers[place] for place in places])
+        return Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes, topology=self.topology)
 
     def flat(self) -> dict[str, int | float]:
         """Return the metrics as a new dict."""
