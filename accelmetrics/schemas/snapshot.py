@@ -569,18 +569,12 @@ def _places(keys: tuple[str, ...], slots: tuple[DeviceSlot, ...]) -> _Places:
         groups[f"{slot.identity.kind}.process.{slot.index}"] = {}
         if slot.identity.kind == "gpu":
             groups[f"torch.{slot.index}"] = {}
-    nested = any(slot.key.count(".") > 1 for slot in slots)
     for place, key in enumerate(keys):
-        # Nearly every key is two words and a name: this case needs no loop.
-        end = key.find(".", key.find(".") + 1)
-        group = groups.get(key[:end])
-        if group is None or nested:
-            end = key.rfind(".")
-            while end > 0 and key[:end] not in groups:
-                end = key.rfind(".", 0, end)
-            group = groups.get(key[:end]) if end > 0 else None
-        if group is not None:
-            group[key[end + 1 :]] = place
+        end = key.rfind(".")
+        while end > 0 and key[:end] not in groups:
+            end = key.rfind(".", 0, end)
+        if end > 0:
+            groups[key[:end]][key[end + 1 :]] = place
     return groups
 
 

@@ -187,10 +187,7 @@ class Accumulator:
         self._weighted += value * seconds
         self._plain += value * times
         self.last = value
-        if value < self._min:  # noqa: PLR1730 - twice as quick
-            self._min = value
-        if value > self._max:  # noqa: PLR1730
-            self._max = value
+        self._min, self._max = min(self._min, value), max(self._max, value)
 
     def hold(self, seconds: float) -> None:
         """Extend the time of the last reading. There must have been one."""
@@ -353,26 +350,17 @@ class Accumulator:
             self._share_buckets()
             self._insert(values, times, seconds)
             return
-        names = list(map(self._bucket, values)) if self._coarse else values
-        counted, durations = Counter[float](names if times is None else ()), defaultdict[float, float](float)
-        for name, number in zip(names, times or (), strict=False):
-            counted[name] += number
-        for name, spent in zip(names, seconds if self._timed else (), strict=False):
-            durations[name] += spent
-        # Few values: inserting each costs less than building the arrays again.
-        if 2 * len(counted) < len(self._buckets):
-            for bucket, number in counted.items():
-                self._put(bucket, number, durations[bucket])  # may make values share buckets from here on
-            return
-        all_times, all_spans = dict(zip(self._buckets, self._times, strict=True)), dict(zip(self._buckets, self._spans, strict=True))
-        for bucket, number in counted.items():
-            all_times[bucket] = all_times.get(bucket, 0) + number
-            all_spans[bucket] = all_spans.get(bucket, 0.0) + durations[bucket]
-        self._buckets = array("d", sorted(all_times))
-        self._times, self._spans = (
-            array("q", map(all_times.__getitem__, self._buckets)),
-            array("d", map(all_spans.__getitem__, self._buckets)),
-        )
+        buckets = list(map(self._bucket, values)) if self._coarse else values
+        counts = Counter(dict(zip(self._buckets, self._times, strict=True)))
+        spans = defaultdict[float, float](float, zip(self._buckets, self._spans, strict=True))
+        counts.update(buckets if times is None else ())
+        for bucket, number in zip(buckets, times or (), strict=False):
+            counts[bucket] += number
+        for bucket, spent in zip(buckets, seconds if self._timed else (), strict=False):
+            spans[bucket] += spent
+        order = sorted(counts)
+        self._buckets = array("d", order)
+        self._times, self._spans = array("q", map(counts.__getitem__, order)), array("d", map(spans.__getitem__, order))
         self._share_if_many()
 
     def _bucket(self, value: float) -> float:
