@@ -88,7 +88,7 @@ def test_a_program_that_set_up_no_logging_sees_nothing() -> None:
 def test_a_program_that_set_up_logging_sees_the_lines() -> None:
     done = run("import logging; logging.basicConfig()\n" + textwrap.dedent(HOSTILE))
     assert "WARNING:accelmetrics:exporter refusing could not deliver" in done.stderr
-    assert "loss is a list that is no single number" in done.stderr
+    assert "loss is a list and not a single number" in done.stderr
 
 
 def test_a_variable_that_cannot_act_is_warned_of_once_without_logging() -> None:

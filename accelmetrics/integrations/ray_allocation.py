@@ -15,8 +15,8 @@ import re
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from itertools import combinations, product
 from typing import Any, NamedTuple
@@ -203,12 +203,10 @@ def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: b
     for role, each in intended.items():
         numbers = each and all(isinstance(one, str) and one.isdecimal() for one in each)
         if not numbers and (not each or any(type(one) is not int or one < 1 for one in each)):
-            raise InvalidOptionError(
-                f"the pool {role!r} has {list(each)!r}: it must have the devices of each node, such as [8, 8], or numbers of devices "
-                "as texts, such as ['2', '3']"
-            )
+            words = "give the number of devices on each node, such as [8, 8], or device numbers as strings, such as ['2', '3']"
+            raise InvalidOptionError(f"the pool {role!r} is {list(each)!r}: {words}")
     if not ray.is_initialized():
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not connected: call ray.init(address=...) before")
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not connected: call ray.init(address=...) first")
     outcome = guarded(_read, intended)
     if outcome.value is None:
         why = outcome.failure.detail if outcome.failure is not None else ""
@@ -217,9 +215,10 @@ def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: b
     findings = [*_findings(made, shared), *remarks]
     if probe:
         probes = guarded(_probe, _names(_alive()))
-        found, said = probes.value or ((), ())
-        why = "" if probes.failure is None else f"nothing could be probed: {probes.failure.detail}"
-        findings += [*said, *([AllocationFinding("probe", why)] if why else ())]
+        found, about_probes = probes.value or ((), ())
+        findings += about_probes
+        if probes.failure is not None:
+            findings.append(AllocationFinding("probe", f"nothing could be probed: {probes.failure.detail}"))
         made = made._replace(probes=found)
     return made._replace(findings=tuple(findings))
 
@@ -238,7 +237,7 @@ def allocation_at(address: str, pools: Pools | None = None, *, shared: bool = Fa
         SourceError: No cluster answers there, or its tables cannot be read.
     """
     if address == "local" or "://" in address:
-        raise InvalidOptionError(f"{address!r} is no address of a running cluster: give HOST:PORT of its head, or auto")
+        raise InvalidOptionError(f"{address!r} is not the address of a running cluster: give HOST:PORT of its head, or auto")
     outcome = guarded(ray.init, address=address, log_to_driver=False, logging_level="ERROR")
     if outcome.failure is not None:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no cluster of Ray answers at {address!r}: {outcome.failure.detail}")
@@ -270,12 +269,8 @@ def _read(intended: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation,
         if group["state"] != "REMOVED" and any(count for _, count in bundles):
             groups[group_id] = RayGroup(group["name"] or group_id, group["state"], tuple(bundles))
     remarks: list[AllocationFinding] = []
-    # The tables of a large cluster may exceed grpc's default limit of 4 MiB.
-    channel = _channel()(ray.get_runtime_context().gcs_address, options=(("grpc.max_receive_message_length", -1),))
-    try:
+    with closing(_channel(ray.get_runtime_context().gcs_address)) as channel:
         found = [*_actors(channel, names, groups), *_tasks(channel, alive, names, groups, remarks)]
-    finally:
-        channel.close()
     found = [actor for actor in found if actor.wanted or actor.sees or actor.group or any(_belongs(actor, role) for role in intended)]
     here = [name for node_id, name in names.items() if alive[node_id].get("NodeManagerHostname") == socket.gethostname()]
     found = _with_uses(found, here, remarks)
@@ -301,15 +296,15 @@ def _read(intended: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation,
     )
 
 
-def _channel() -> Callable[..., Any]:
-    """Return Ray's function that connects to its services."""
+def _channel(address: str) -> Any:
+    """Connect to a service of Ray."""
     # grpc alone would not do: Ray's function adds the cluster's token and certificates.
     try:
         from ray._private.grpc_utils import init_grpc_channel
     except ImportError:  # its place until Ray 2.46
         from ray._private.utils import init_grpc_channel
-    made: Callable[..., Any] = init_grpc_channel
-    return made
+    # The tables of a large cluster may exceed grpc's default limit of 4 MiB.
+    return init_grpc_channel(address, options=(("grpc.max_receive_message_length", -1),))
 
 
 def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGroup]) -> Iterator[RayActor]:
@@ -349,7 +344,7 @@ def _tasks(
     request = GetTaskEventsRequest(limit=MOST_TASKS)
     events = TaskInfoGcsServiceStub(channel).GetTaskEvents(request, timeout=ANSWER_SECONDS).events_by_task
     if len(events) >= MOST_TASKS:
-        remarks.append(AllocationFinding("tasks_unknown", f"there are more than {MOST_TASKS} tasks: some are not looked at"))
+        remarks.append(AllocationFinding("tasks_unknown", f"there are more than {MOST_TASKS} tasks: some are not checked"))
     given: dict[str, dict[int, tuple[str, ...]] | None] = {}
     for entry in events:
         times, wanted = entry.state_updates.state_ts_ns, devices_among(entry.task_info.required_resources)
@@ -366,7 +361,7 @@ def _tasks(
             outcome = guarded(_given_to_workers, alive[node_id])
             given[node_id] = outcome.value
             if outcome.failure is not None:
-                words = f"{names[node_id]} does not say which devices its tasks were given: {outcome.failure.detail}"
+                words = f"{names[node_id]} does not report the devices of its tasks: {outcome.failure.detail}"
                 remarks.append(AllocationFinding("tasks_unknown", words))
         held = given.get(node_id)
         group = groups.get(entry.task_info.placement_group_id.hex())
@@ -387,11 +382,8 @@ def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     from ray.core.generated.node_manager_pb2 import GetNodeStatsRequest
     from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
-    channel = _channel()(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}", options=(("grpc.max_receive_message_length", -1),))
-    try:
+    with closing(_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")) as channel:
         workers = NodeManagerServiceStub(channel).GetNodeStats(GetNodeStatsRequest(), timeout=ANSWER_SECONDS).core_workers_stats
-    finally:
-        channel.close()
     return {
         worker.pid: _device_names((name, [slot.slot for slot in used.resource_slots]) for name, used in worker.used_resources.items())
         for worker in workers
@@ -422,7 +414,7 @@ def _with_uses(actors: Sequence[RayActor], here: Collection[str], remarks: list[
                 keys = [use.device for use in worker.used]
                 uses[worker.pid] = tuple(f"GPU {order.index(key)}" if key in order else key for key in keys)
     except AccelMetricsError as error:
-        remarks.append(AllocationFinding("use_unknown", f"which devices the actors of this machine use cannot be told: {error}"))
+        remarks.append(AllocationFinding("use_unknown", f"the devices that actors on this machine use are unknown: {error}"))
     return [actor._replace(uses=uses.get(actor.pid)) for actor in actors]
 
 
@@ -473,13 +465,10 @@ def _probe(names: Mapping[str, str]) -> tuple[tuple[RayProbe, ...], tuple[Alloca
                 findings.append(AllocationFinding("probe", text, (probe.pid,)))
     for one, other in combinations(found, 2):
         if one.node == other.node and one.lists == other.lists:
-            text = f"the probes that Ray gave {one.device} and {other.device} of {one.node} saw the same list: {_lists(one)}"
+            lists = ", ".join(f"{name}={value}" for name, value in one.lists.items()) or "none"
+            text = f"the probes that Ray gave {one.device} and {other.device} of {one.node} saw the same list: {lists}"
             findings.append(AllocationFinding("probe", text, (one.pid, other.pid)))
     return tuple(found), tuple(findings)
-
-
-def _lists(probe: RayProbe) -> str:
-    return ", ".join(f"{name}={value}" for name, value in probe.lists.items()) or "none"
 
 
 def node_name(node: Mapping[str, Any], taken: Collection[str]) -> str:
@@ -506,7 +495,7 @@ def _findings(result: RayAllocation, shared: bool) -> Iterator[AllocationFinding
         differs = held != [{*pool.devices}] if pool.devices else sorted(map(len, pool.held.values())) != sorted(pool.expected)
         if differs:
             words = f"device{'s' * (len(pool.devices) > 1)} {joined(pool.devices)} of a node"
-            expectation = f"{pool.role}: meant for {words if pool.devices else _devices_in(pool.expected, 'on each of {} nodes')}"
+            expectation = f"{pool.role}: expected {words if pool.devices else _devices_in(pool.expected, 'on each of {} nodes')}"
             there = joined([f"{joined(devices) if pool.devices else len(devices)} on {node}" for node, devices in pool.held.items()])
             why = f"its actors hold {there}" if there else "its actors hold none" if members else "no actor has such a name"
             yield AllocationFinding("pool_differs", f"{expectation}, {why}", tuple(actor.pid for actor in members if actor.pid))
@@ -523,16 +512,14 @@ def _findings(result: RayAllocation, shared: bool) -> Iterator[AllocationFinding
             where = f"{able} node{'s have' if able > 1 else ' has'} as many" if able else f"the largest node has {largest:g}"
             yield AllocationFinding("waits", f"{actor.label} waits for {_devices_in([actor.wanted], '')}, and {where}")
         elif actor.sees is None:
-            yield AllocationFinding(
-                "tasks_unknown", f"{actor.label} on {actor.node}: which devices it was given is not known", (actor.pid,)
-            )
+            yield AllocationFinding("tasks_unknown", f"{actor.label} on {actor.node}: its devices are unknown", (actor.pid,))
         elif actor.node and actor.sees == ():
             text = f"{actor.label} on {actor.node} was given no device" + (f", in the placement group {actor.group}" if actor.group else "")
             yield AllocationFinding("no_device", text, (actor.pid,))
         others = [device for device in actor.uses or () if device not in (actor.sees or ())]
         if others and actor.sees is not None:
             given = joined(actor.sees) or "no device"
-            text = f"{actor.label}: Ray gave it {given} of {actor.node}, and the driver sees it on {joined(others)}"
+            text = f"{actor.label}: Ray gave it {given} of {actor.node}, but it uses {joined(others)}"
             yield AllocationFinding("other_device", text, (actor.pid,), tuple(others))
     holders: dict[tuple[str, str], list[RayActor]] = defaultdict(list)
     for actor in result.actors:
@@ -541,10 +528,10 @@ def _findings(result: RayAllocation, shared: bool) -> Iterator[AllocationFinding
     for (place, device), actors in holders.items():
         if len(actors) > 1:
             naming = [pool.role for pool in result.pools if device.split()[1] in pool.devices]
-            asked = shared or all(any(_belongs(actor, role) for role in naming) for actor in actors)
-            text = f"{joined([actor.label for actor in actors])} share {device} of {place}" + (", as meant" if asked else "")
+            requested = shared or all(any(_belongs(actor, role) for role in naming) for actor in actors)
+            text = f"{joined([actor.label for actor in actors])} share {device} of {place}" + (", as requested" if requested else "")
             pids = tuple(actor.pid for actor in actors)
-            yield AllocationFinding("shared_as_meant" if asked else "shared_device", text, pids, (device,))
+            yield AllocationFinding("shared_as_meant" if requested else "shared_device", text, pids, (device,))
     for node in result.nodes:
         holding = [actors for (name, _), actors in holders.items() if name == node.name]
         kinds = sorted({"tasks" if actor.task else "actors" for actors in holding for actor in actors})

@@ -97,9 +97,8 @@ def row_choice(report: Callable[[object, str], object]) -> RowChoice:
 def report_unused(report: Callable[[object, str], object], unused: Sequence[object], unknown: Mapping[str, object]) -> None:
     """Report arguments that ``row`` does not accept."""
     if unused or unknown:
-        names = ", ".join(islice(unknown, MOST_NAMES))
-        count = len(unused) + len(unknown)
-        report("arguments", f"row ignores {count} arguments{names and f' ({names})'}: it takes prefix, keys and stats")
+        names = [f"{len(unused)} without a name"] * bool(unused) + list(islice(unknown, MOST_NAMES))
+        report("arguments", f"row ignores extra arguments ({', '.join(names)}): it takes prefix, keys and stats")
 
 
 def measured(
@@ -226,7 +225,7 @@ class TrainingRun:
             values = {**values, **watched.take()}
         self._contain("step", self.monitor.log, step, **values)
         if unused:
-            self._warn("step", f"step ignores {len(unused)} arguments: pass a step number and named values: `step(7, loss=loss)`")
+            self._warn("step", f"step ignores extra arguments ({len(unused)}): pass a step number and named values: `step(7, loss=loss)`")
 
     def watch(self, model: Any, every: int = 100, modules: str | Iterable[str] = ATTENTION, prefix: str = "watch") -> None:
         """Measure a PyTorch model every ``every`` steps of its optimizer, until the run is closed. It never synchronises a device.

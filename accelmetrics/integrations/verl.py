@@ -23,6 +23,7 @@ from verl.utils.tracking import Tracking
 
 # Every verl process loads this module. The rest of the package is imported only in the process that reads.
 if TYPE_CHECKING:
+    from accelmetrics.integrations.ray import Fleet
     from accelmetrics.integrations.training import RunHook
 
 NAME = "accelmetrics"
@@ -33,7 +34,9 @@ VARIABLE = "ACCELMETRICS_VERL"
 """The variable that enables monitoring in all processes: ``1``, or a value for ``gpu_monitor_metrics``."""
 DIALECT = "verl"
 """The dialect with the metric names of monitors made for verl."""
-ATTRIBUTE, FLEET, NAMES = "_accelmetrics", "_accelmetrics_fleet", "_accelmetrics_names"
+ATTRIBUTE = "_accelmetrics"
+"""The attribute of a ``Tracking`` with its hook, its fleet or None, and whether its rows have the dialect's names."""
+NOT_MONITORED = None, None, False
 LOGGED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "lr", "perf/total_num_tokens": "tokens"}
 """The name in a step for each number of verl."""
 
@@ -82,10 +85,11 @@ def _begin(
     # This runs in an actor that uses no device, so Ray may hide all of them from it. All devices of the node belong to the job.
     hook = RunHook(visible=False, keys=_keys(metrics), **({} if interval is None else {"interval": interval}))
     _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
-    setattr(self, ATTRIBUTE, hook)
-    setattr(self, NAMES, metrics == DIALECT)
     hook.begin()
-    outcome = guarded(_all_nodes, self, hook)
+    outcome = guarded(_all_nodes, hook)
+    setattr(self, ATTRIBUTE, (hook, outcome.value, metrics == DIALECT))
+    if outcome.value is not None:
+        weakref.finalize(self, outcome.value.close)
     if outcome.failure is not None:
         warn_user(f"verl: rows have only the devices of this node: {outcome.failure.detail}")
 
@@ -93,15 +97,14 @@ def _begin(
 @functools.wraps(_log)
 def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any, **options: Any) -> None:
     """Log the trainer's numbers with the devices' values since the previous row. ``data`` is not changed."""
-    hook: RunHook | None = getattr(self, ATTRIBUTE, None)
+    hook, fleet, named_for_verl = getattr(self, ATTRIBUTE, NOT_MONITORED)
     if hook is not None:
         from accelmetrics.backends.guard import guarded
 
         found = guarded(lambda: {ours: data[theirs] for theirs, ours in LOGGED.items() if theirs in data}).value
         hook.run.step(step, **(found or {}))
-        fleet = getattr(self, FLEET, None)
         row = None if fleet is None else fleet.row()
-        if getattr(self, NAMES, False):
+        if named_for_verl:
             # The dialect's names have no part for a node. So this node has the dialect's names, and other nodes have ours.
             row = {name: value for name, value in (row or {}).items() if name.count("/") > 1}
             row.update(guarded(_named_for_verl, hook).value or {})
@@ -134,22 +137,20 @@ def _named_for_verl(hook: RunHook) -> dict[str, float]:
     return {} if latest is None else dict(dialect(DIALECT).flat(Record(latest)))
 
 
-def _all_nodes(self: Any, hook: RunHook) -> None:
-    """Add rows of Ray's other nodes, if the program is connected to a cluster."""
+def _all_nodes(hook: RunHook) -> Fleet | None:
+    """Return the rows of Ray's nodes, if the program is connected to a cluster."""
     ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        from accelmetrics.integrations.ray import Fleet
+    if ray is None or not ray.is_initialized():
+        return None
+    from accelmetrics.integrations.ray import Fleet
 
-        fleet = Fleet(hook.run.monitor.interval, run=hook.run).start()
-        setattr(self, FLEET, fleet)
-        weakref.finalize(self, fleet.close)
+    return Fleet(hook.run.monitor.interval, run=hook.run).start()
 
 
 def _end(self: Any, *arguments: Any, **options: Any) -> None:
     """End the training run with the trainer's ``Tracking``."""
     # verl also finishes a Tracking whose creation failed. It has no run.
-    hook: RunHook | None = getattr(self, ATTRIBUTE, None)
-    fleet = getattr(self, FLEET, None)
+    hook, fleet, _ = getattr(self, ATTRIBUTE, NOT_MONITORED)
     if fleet is not None:
         fleet.close()
     if hook is not None:

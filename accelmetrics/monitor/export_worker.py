@@ -29,7 +29,7 @@ CAPACITY = 600
 """Maximum length of the queue: ten minutes at one record per second."""
 FIRST_PAUSE, LAST_PAUSE = 0.25, 30.0
 """First and longest pause between two attempts to deliver a record, in seconds."""
-WAITS = "waits for a call that it did not return from before the monitor was stopped"
+STILL_HANGS = "a call that began before the monitor was stopped still hangs"
 """Error of an exporter that hung when its monitor was stopped and still hangs when the monitor is restarted."""
 
 # Identities of running exporter threads. A threading.local would not do: if gevent or eventlet is switched on after it was created, all
@@ -50,15 +50,15 @@ class Delivery:
         woken: Flag that wakes the worker's thread.
 
     Attributes:
-        by: Deadline on ``time.monotonic`` for delivering the queue; None until the delivery is closed.
-        hopeless_by: Deadline while all attempts fail.
+        deadline: Deadline on ``time.monotonic`` for delivering the queue; None until the delivery is closed.
+        failing_deadline: Deadline while all attempts fail.
         failing: Whether the last attempt failed with an error that may be temporary.
         ended: Set when the exporter is closed, or when a new delivery takes over.
     """
 
     def __init__(self, woken: Flag) -> None:
-        self.by: float | None = None
-        self.hopeless_by = float("inf")
+        self.deadline: float | None = None
+        self.failing_deadline = float("inf")
         self.failing = False
         self.ended = Flag()
         self._woken = woken
@@ -66,12 +66,14 @@ class Delivery:
     @property
     def expired(self) -> bool:
         """Whether the deadline has passed."""
-        return self.by is not None and time.monotonic() >= (min(self.by, self.hopeless_by) if self.failing else self.by)
+        return self.deadline is not None and time.monotonic() >= (
+            min(self.deadline, self.failing_deadline) if self.failing else self.deadline
+        )
 
-    def close(self, by: float, hopeless_by: float = float("inf")) -> None:
+    def close(self, deadline: float, failing_deadline: float = float("inf")) -> None:
         """Set the deadline on ``time.monotonic`` for delivering the queue and closing the exporter. Returns at once."""
-        self.hopeless_by = min(hopeless_by, self.hopeless_by)
-        self.by = by if self.by is None else min(by, self.by)
+        self.failing_deadline = min(failing_deadline, self.failing_deadline)
+        self.deadline = deadline if self.deadline is None else min(deadline, self.deadline)
         self._woken.set()
 
 
@@ -84,7 +86,6 @@ class ExportWorker:
     Args:
         exporter: The exporter.
         name: Name in the status and in log messages.
-        capacity: Maximum length of the queue.
         opened: Function that is called on the exporter's thread when it is open.
         read: Metrics that the monitor reads. An exporter with a default selection also gets the metrics that are named there.
     """
@@ -93,7 +94,6 @@ class ExportWorker:
         self,
         exporter: Exporter,
         name: str,
-        capacity: int = CAPACITY,
         opened: Callable[[], object] = lambda: None,
         *,
         read: MetricSelection = ALL_METRICS,
@@ -102,7 +102,6 @@ class ExportWorker:
         self.name = name
         selection = getattr(exporter, "metrics", None)
         self._selection = selection.widened(read) if isinstance(selection, MetricSelection) else ALL_METRICS
-        self._capacity = capacity
         self._opened = opened
         self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._seen_delivery, self._run)
         self._woken = Flag()
@@ -134,21 +133,21 @@ class ExportWorker:
         if before.expired or self._closed:
             self._give_up()
             self._begin_counts()
-            self._error = "" if self._closed else WAITS
+            self._error = "" if self._closed else STILL_HANGS
         begun = self._delivery = Delivery(self._woken)
         before.ended.set()  # ends the wait of a stop that is still in progress
         started = self._thread.start()
         if started.failure is not None:  # records will be counted as dropped
-            self._record_failure(started, "has no thread")
+            self._record_failure(started, "no thread can be started")
         return begun
 
     def put(self, record: Record) -> None:
         """Queue a record for delivery. Never blocks."""
-        if self._delivery.by is not None and self._closed:
+        if self._delivery.deadline is not None and self._closed:
             self._overflowed += 1  # the exporter is already closed
             return
         self._queue.append(record)
-        if len(self._queue) > self._capacity and _pop_oldest(self._queue) is not None:
+        if len(self._queue) > CAPACITY and _pop_oldest(self._queue) is not None:
             self._overflowed += 1
         self._woken.set()
 
@@ -174,11 +173,11 @@ class ExportWorker:
 
         On an exporter's thread it returns at once, and the queue is delivered nevertheless.
         """
-        if delivery.by is None or on_exporter_thread():
+        if delivery.deadline is None or on_exporter_thread():
             return
-        for by in (min(delivery.by, delivery.hopeless_by), delivery.by):
+        for deadline in (min(delivery.deadline, delivery.failing_deadline), delivery.deadline):
             if self._thread.alive and not delivery.ended.is_set() and not delivery.expired:
-                delivery.ended.wait(by - time.monotonic())
+                delivery.ended.wait(deadline - time.monotonic())
         if self._delivery is delivery:  # after a restart, the records belong to the new delivery
             self._give_up()
 
@@ -224,7 +223,7 @@ class ExportWorker:
         while True:
             self._woken.clear()  # before checking, so that a later event sets it again
             delivery = self._seen_delivery = self._delivery
-            if delivery.by is not None and (delivery.expired or not self._queue):
+            if delivery.deadline is not None and (delivery.expired or not self._queue):
                 return delivery
             record = _pop_oldest(self._queue)
             if record is not None:
@@ -260,12 +259,12 @@ class ExportWorker:
             The pause after that, in seconds.
         """
         # Closing the delivery ends the pause early, because less time is left for attempts.
-        by = self._delivery.by
-        until = min(time.monotonic() + pause, float("inf") if by is None else min(by, self._delivery.hopeless_by))
-        while self._delivery.by == by and (left := until - time.monotonic()) > 0:
+        deadline = self._delivery.deadline
+        until = min(time.monotonic() + pause, float("inf") if deadline is None else min(deadline, self._delivery.failing_deadline))
+        while self._delivery.deadline == deadline and (left := until - time.monotonic()) > 0:
             self._woken.wait(left)
             self._woken.clear()
-        return min(2 * pause, LAST_PAUSE) if self._delivery.by == by else FIRST_PAUSE
+        return min(2 * pause, LAST_PAUSE) if self._delivery.deadline == deadline else FIRST_PAUSE
 
     def _give_up(self) -> None:
         """Drop the records that were not delivered in time, and count and log them."""

@@ -37,7 +37,7 @@ MOST = 1024
 ENDED = 64
 """Number of findings that are kept after their end."""
 SLOW, SLOW_TIMES = 0.25, 5
-"""A rule that takes longer than ``SLOW`` seconds ``SLOW_TIMES`` times in a row is not called any more."""
+"""A rule that takes longer than ``SLOW`` seconds ``SLOW_TIMES`` times in a row is no longer called."""
 
 
 class _State:
@@ -90,12 +90,10 @@ class _Judge:
         outcome = guarded(self._evaluate, self._measure, given, changed)
         self._slow = self._slow + 1 if outcome.seconds > SLOW else 0
         if outcome.failure is not None and self.failure is None:
-            log.warning("rule %s failed and judges nothing: %s", self.rule.name, outcome.failure.detail)
+            log.warning("rule %s failed: %s", self.rule.name, outcome.failure.detail)
         self.failure = outcome.failure
         if self._slow >= SLOW_TIMES:
-            self.failure = Unavailable(
-                "rule_failed", f"it took longer than {SLOW:g} s {SLOW_TIMES} times in a row, and is not called any more"
-            )
+            self.failure = Unavailable("rule_failed", f"it took longer than {SLOW:g} s {SLOW_TIMES} times in a row and is no longer called")
             self._measure = None
             log.warning("rule %s: %s", self.rule.name, self.failure.detail)
 
@@ -279,7 +277,7 @@ class FindingEngine:
                 if names is not None:
                     found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
                     why = next((why for why in found if why is not None), None)
-                    why = why or Unavailable("not_read", "it is not among the metrics that are read, or its source does not give it")
+                    why = why or Unavailable("not_read", "the metric is not selected, or its source does not report it")
                     missing.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
             for (metric, reason), (detail, keys) in missing.items():
                 yield CannotTell(rule.name, tuple(keys), metric, reason, detail)

@@ -245,7 +245,7 @@ def throttled_share(span: float, load: float) -> Measure:
 
 def _rises(
     span: float,
-    standing: bool,
+    initial: bool,
     overlapping: bool = False,
     words: Callable[[str], str] = str,
     ages: Callable[[RuleInput, str, str], Sequence[float]] = lambda given, device, counter: (),
@@ -254,7 +254,7 @@ def _rises(
 
     Args:
         span: Number of seconds for which a rise counts.
-        standing: Whether the value of a counter at its first reading counts as a rise.
+        initial: Whether the value of a counter at its first reading counts as a rise.
         overlapping: Whether several counters may count the same errors. Then the largest rise counts instead of the sum.
         words: Returns the text for a finding from the name of the counter that rose last.
         ages: Returns the ages in seconds of the errors in a counter's first value, as far as they are known.
@@ -272,7 +272,7 @@ def _rises(
             last[device, counter] = value
             recent.setdefault(device, 0.0)
             # A value below the last one means that the counter was reset, so all of it is new.
-            since = value - before if before is not None and value >= before else value if before is not None or standing else 0.0
+            since = value - before if before is not None and value >= before else value if before is not None or initial else 0.0
             if before is None and (known := ages(given, device, counter)):
                 of_before = ((given.at - age, 1.0, counter) for age in known)
                 risen[device] = deque(sorted([*risen.get(device, ()), *of_before]), maxlen=1024)
@@ -292,16 +292,16 @@ def _rises(
     return add_up
 
 
-def recent_rises(counters: Names, span: float, standing: bool, overlapping: bool = False) -> Measure:
+def recent_rises(counters: Names, span: float, initial: bool, overlapping: bool = False) -> Measure:
     """Measure the recent rise of counters. A counter that was reset counts from 0. The words name the counter that rose last.
 
     Args:
         counters: Names of the counters.
         span: Number of seconds for which a rise counts.
-        standing: Whether the value of a counter at its first reading counts as a rise.
+        initial: Whether the value of a counter at its first reading counts as a rise.
         overlapping: Whether several counters may count the same errors. Then the largest rise counts instead of the sum.
     """
-    add_up = _rises(span, standing, overlapping)
+    add_up = _rises(span, initial, overlapping)
     return lambda given: add_up(given, ((device, name, value) for name in counters for device, value in given.values((name,)).items()))
 
 
@@ -320,7 +320,7 @@ def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
         times = [when for address in addresses for when, one in tuple(KNOWN_XIDS.recent.get(address, ())) if str(one) == code]
         return [max(0.0, given.snapshot.time_ns / 1e9 - when) for when in times]
 
-    add_up = _rises(span, standing=True, words=lambda code: f"{code}: {meaning(int(code))}", ages=ages)
+    add_up = _rises(span, initial=True, words=lambda code: f"{code}: {meaning(int(code))}", ages=ages)
     listed = frozenset(map(str, codes))
 
     def measure(given: RuleInput) -> Values:
@@ -418,7 +418,7 @@ def missing_devices() -> Measure:
         for device in known:
             reasons, listed = given.silent.get(device, frozenset()), device in present
             if reasons or not listed:
-                given.words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
+                given.words[device] = ", ".join(sorted(reasons)) if listed else "no longer listed"
             # A listed device without reasons has values, or none of its metrics is read.
             missing[device] = not lost.get(device) and (not listed or not reasons <= IN_ORDER)
         sources = set(known.values())
@@ -443,7 +443,7 @@ def recovery_needed() -> Measure:
             action = RECOVERY.get(int(actions.get(slot.key, 0)), "")
             refused = any(key.startswith(f"{slot.key}.") for key in required)
             if action or refused:
-                given.words[slot.key] = action or "a reset is required before it gives all values"
+                given.words[slot.key] = action or "a reset is required before all values are available"
             if slot.key in actions or refused or given.has(slot.key, ANSWERS):
                 found[slot.key] = float(bool(action) or refused)
         return found

@@ -280,11 +280,11 @@ class Monitor:
         Raises:
             InvalidOptionError: The timeout is no number.
         """
-        by = time.monotonic() + _span(timeout)
+        deadline = time.monotonic() + _span(timeout)
         self._current()
         with self._lock:  # waits for a start in another thread
             run = self._run
-        end_all([run], by)
+        end_all([run], deadline)
 
     def restore_findings(self, found: Sequence[tuple[str, Finding]]) -> None:
         """Continue findings of an earlier run of this program from the next reading on.
@@ -313,8 +313,8 @@ class Monitor:
         Raises:
             InvalidOptionError: The timeout is no number.
         """
-        by = time.monotonic() + _span(timeout)
-        return all([worker.flush(max(0.0, by - time.monotonic())) for worker in self._current().workers])  # noqa: C419  each has its turn
+        deadline = time.monotonic() + _span(timeout)
+        return all([worker.flush(max(0.0, deadline - time.monotonic())) for worker in self._current().workers])  # noqa: C419  each has its turn
 
     def __enter__(self) -> Monitor:
         return self.start()
@@ -369,7 +369,7 @@ class Monitor:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The last hundred logged steps up to the last reading, with derived numbers."""
-        return tuple(self._updated_run(STEPS).steps.given.copy())
+        return tuple(self._updated_run(STEPS).steps.returned.copy())
 
     @property
     def work(self) -> Totals:

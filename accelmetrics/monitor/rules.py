@@ -127,7 +127,7 @@ class Rule(NamedTuple):
             if name not in self.settings:
                 raise UnknownNameError(f"setting of the rule {self.name}", name, self.settings)
             if name != "severity" and not isinstance(self.options.get(name), tuple) and not _is_number(value):
-                raise InvalidOptionError(f"the rule {self.name!r} cannot be used: {name} is {value!r}: it must be a number")
+                raise InvalidOptionError(f"the rule {self.name!r} is invalid: {name} is {value!r}: it must be a number")
             more = {"options": {**rule.options, name: value}} if name in self.options else {name: value}
             rule = rule._replace(**more)
         if "clear" not in settings and self.clear is not None:
@@ -145,21 +145,21 @@ def checked(rule: Rule) -> Rule:
     unfit = {name: value for name, value in numbers.items() if value is not None and not _is_number(value)}
     measure: object = rule.measure
     complaints = {
-        f"its measure {measure!r} cannot be called": not callable(measure),
+        f"its measure {measure!r} is not callable": not callable(measure),
         "needs is a list of lists of metrics, and logged a list of names: needs=[['powerWatts']], logged=['loss']": not all(
             isinstance(names, (tuple, list)) for names in (rule.needs, *rule.needs, rule.logged)
         ),
         f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}": rule.severity not in SEVERITIES,
-        "it needs a limit: above or below, and not both": (rule.above is None) == (rule.below is None),
+        "it needs one limit, either above or below": (rule.above is None) == (rule.below is None),
         **{f"{name} is {value!r}: it must be a number": True for name, value in unfit.items()},
     }
     wrong = next((words for words, applies in complaints.items() if applies), "")
     if not wrong and min(rule.seconds, rule.clear_seconds) < 0:
         wrong = "seconds and clear_seconds must not be below 0"
     elif not wrong and rule.clear is not None and (rule.clear > rule.limit if rule.below is None else rule.clear < rule.limit):
-        wrong = f"clear is {rule.clear:g}, which is beyond the limit {rule.limit:g}: no finding would end"
+        wrong = f"clear is {rule.clear:g}, which is beyond the limit {rule.limit:g}: findings would never end"
     if wrong:
-        raise InvalidOptionError(f"the rule {rule.name!r} cannot be used: {wrong}")
+        raise InvalidOptionError(f"the rule {rule.name!r} is invalid: {wrong}")
     return rule
 
 
@@ -257,7 +257,7 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(_UNCORRECTED,),
         # The chip's total contains its memory's errors and, on some drivers, those of its SRAM.
-        options={"counters": _UNCORRECTED, "span": 3600.0, "standing": True, "overlapping": True},
+        options={"counters": _UNCORRECTED, "span": 3600.0, "initial": True, "overlapping": True},
     ),
     Rule(
         "sram_threshold",
@@ -362,7 +362,7 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("nvlinkRecoveryErrors",),),  # NVLink 5 repeats nothing
         vendor="nvidia",
-        options={"counters": ("nvlinkReplayErrors", "nvlinkRecoveryErrors"), "span": 600.0, "standing": False},
+        options={"counters": ("nvlinkReplayErrors", "nvlinkRecoveryErrors"), "span": 600.0, "initial": False},
     ),
     Rule(
         "fabric_unhealthy",
@@ -662,9 +662,7 @@ def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] |
                     raise InvalidOptionError(f"rules[{name!r}] is {settings!r}: it must be a mapping such as {{'above': 75}}, or None")
                 yield name, settings
         elif word is None:
-            raise InvalidOptionError(
-                f"rules has {item!r}: it takes 'default', 'none', names of rules, Rule objects and mappings of settings"
-            )
+            raise InvalidOptionError(f"rules has {item!r}: use 'default', 'none', names of rules, Rule objects, or mappings of settings")
         elif word == DEFAULT:
             yield from BUILT_IN.items()
         elif word == NONE:
@@ -675,6 +673,6 @@ def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] |
             try:
                 yield match["rule"], {match["setting"]: float(match["number"])}
             except ValueError:
-                raise InvalidOptionError(f"rules has {word!r}: {match['number']!r} is no number") from None
+                raise InvalidOptionError(f"rules has {word!r}: {match['number']!r} is not a number") from None
         else:
             yield word, rule_of(word)

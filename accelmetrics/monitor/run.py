@@ -28,7 +28,7 @@ from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.window import PENDING, Windows, living
+from accelmetrics.monitor.window import PENDING, Windows, alive
 from accelmetrics.sampling.sampler import Sampler, moment_of
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.log import log
@@ -44,7 +44,7 @@ LAST_READING = 1.5
 """How long a stop waits for the last reading, in timeouts."""
 LAST_READING_SHARE = 0.5
 """Maximum share of a stop's time for that wait. The rest is for the exporters."""
-HOPELESS = 2.0
+LONGEST_FAILING_STOP = 2.0
 """Maximum duration of a stop in seconds if nothing can be delivered: the last reading hangs, or exporters only fail."""
 EXIT_TIMEOUT = 1.8
 """Maximum delay of the interpreter's exit in seconds, for all monitors together."""
@@ -172,7 +172,7 @@ class Run:
         self.left.set()
         self.pid = os.getpid()
         self._reached = [IDLE]  # phases so far; appending is one call in C, so a start cannot undo a stop that interrupts it
-        self._by = self._hopeless_by = float("inf")  # after a stop: deadline of exporters, and of exporters that only fail
+        self._deadline = self._failing_deadline = float("inf")  # after a stop: deadline of exporters, and of exporters that only fail
         self.ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
@@ -241,7 +241,7 @@ class Run:
         windows = self.windows.spans(*self._moment)
         if self._deliveries:
             self._put(Record(snapshot, self._labels, steps, findings=findings, windows=windows))
-        for stream in living(self._streams):
+        for stream in alive(self._streams):
             stream.put(snapshot)
 
     def _judge(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], taken: Taken | None, due: bool) -> Findings:
@@ -267,7 +267,7 @@ class Run:
     @property
     def delivers(self) -> bool:
         """Whether there are exporters or streams, which need each reading."""
-        return bool(self._deliveries or living(self._streams))
+        return bool(self._deliveries or alive(self._streams))
 
     @property
     def looks(self) -> float:
@@ -321,7 +321,7 @@ class Run:
     def pause(self) -> None:
         """Ignore readings from now on. Windows that have ended are closed, because they would wait for a reading."""
         self.paused = True
-        self.windows.settle()
+        self.windows.close_ended()
 
     def resume(self) -> None:
         """Accept readings again, beginning with one at once."""
@@ -373,7 +373,7 @@ class Run:
         delivery = self._deliveries[worker] = worker.start()
         self.ticker.notice()
         if not self.running:  # stopped meanwhile
-            delivery.close(self._by, self._hopeless_by)
+            delivery.close(self._deadline, self._failing_deadline)
 
     def remove(self, worker: ExportWorker) -> None:
         """End an exporter without delivering its queue."""
@@ -386,21 +386,24 @@ class Run:
         exporters = tuple(worker.status for worker in self.workers)
         return MonitorStatus(self._interval, self._ticks, self._missed, self._timed_out, exporters)
 
-    def leave(self, by: float) -> float:
+    def leave(self, deadline: float) -> float:
         """Request the last reading, after which the run ends.
 
         Args:
-            by: Deadline of the exporters, on ``time.monotonic``.
+            deadline: Deadline of the exporters, on ``time.monotonic``.
 
         Returns:
             Deadline of the last reading.
         """
         now = time.monotonic()
-        self._by, self._hopeless_by = min(by, self._by), min(by, now + HOPELESS, self._hopeless_by)
+        self._deadline, self._failing_deadline = (
+            min(deadline, self._deadline),
+            min(deadline, now + LONGEST_FAILING_STOP, self._failing_deadline),
+        )
         if not self.left.is_set():
             self._reached.append(STOPPING)
             self.ticker.leave(self)
-        return min(now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._timeout)), self._hopeless_by)
+        return min(now + max(0.0, min(LAST_READING_SHARE * (deadline - now), LAST_READING * self._timeout)), self._failing_deadline)
 
     def end(self) -> None:
         """End the run: close windows and streams, deliver the steps logged since the last reading, and close the exporters."""
@@ -408,12 +411,12 @@ class Run:
         before = self.phase
         self._reached.append(STOPPED)
         if before not in {IDLE, STOPPED}:
-            self.windows.settle()
-            for stream in living(self._streams):
+            self.windows.close_ended()
+            for stream in alive(self._streams):
                 stream.put(None)
             meter = copy.deepcopy(self._meter)  # the ticker's thread may still change the original, if its last reading is late
             meter.add(self.ring.after(self._metered))
-            steps = self.steps.take(meter, everything=True, by=self._hopeless_by)
+            steps = self.steps.take(meter, everything=True, deadline=self._failing_deadline)
             known = self.found
             # Guarded, because this runs on the program's thread while a late last reading may be evaluated on the ticker's.
             findings = known if self._shared_findings is not None else guarded(self.findings.judge_steps, steps).value or known
@@ -421,13 +424,13 @@ class Run:
             if self.latest is not None and (steps or windows or findings is not known):
                 self._put(Record(self.latest, self._labels, steps, findings=findings, windows=windows))
         for delivery in tuple(self._deliveries.values()):
-            delivery.close(self._by, self._hopeless_by)
+            delivery.close(self._deadline, self._failing_deadline)
         self.left.set()
 
     def join(self) -> None:
         """Wait until the exporters are closed or their deadline passes."""
         if self._shared:  # wait until another process can take over, or the shared files are removed
-            self.ticker.wait_closed(min(self._hopeless_by - time.monotonic(), LEAVING))
+            self.ticker.wait_closed(min(self._failing_deadline - time.monotonic(), LEAVING))
         for worker, delivery in tuple(self._deliveries.items()):
             worker.join(delivery)
         if not on_exporter_thread():  # on such a thread nothing was awaited, so the interpreter's exit has to wait
@@ -442,16 +445,16 @@ class Run:
             worker.put(record)
 
 
-def end_all(runs: Sequence[Run], by: float) -> None:
+def end_all(runs: Sequence[Run], deadline: float) -> None:
     """Stop several runs concurrently, with one deadline. Repeated or concurrent calls are harmless.
 
     At most half of the time is for the last readings. The exporters of a run get the time that is left after its last reading.
 
     Args:
         runs: The runs.
-        by: Deadline on ``time.monotonic``.
+        deadline: Deadline on ``time.monotonic``.
     """
-    waiting = [(run.leave(by), run) for run in runs]
+    waiting = [(run.leave(deadline), run) for run in runs]
     for until, run in sorted(waiting, key=itemgetter(0)):
         run.left.wait(until - time.monotonic())
         run.end()

@@ -101,12 +101,12 @@ class ValueKind(NamedTuple):
         if isinstance(value, bool):
             return value
         if isinstance(value, list) and (wrong := [item for item in value if type(item) not in (str, int)]):
-            raise ArgumentTypeError(f"{wrong[0]!r} in a list: its items must be texts")
+            raise ArgumentTypeError(f"{wrong[0]!r} in a list: its items must be strings")
         if self.collect is None:
             return self.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
         if isinstance(value, dict):
             if wrong := [name for name, text in value.items() if type(text) not in (str, int, float)]:
-                raise ArgumentTypeError(f"{wrong[0]} is {value[wrong[0]]!r}, which must be a text")
+                raise ArgumentTypeError(f"{wrong[0]} is {value[wrong[0]]!r}, which must be a string")
             return {name: str(text) for name, text in value.items()}
         return self.collect([self.parse(str(item)) for item in (value if isinstance(value, list) else [value])])
 
@@ -151,7 +151,7 @@ def _switch(*others: str) -> ValueKind:
 
 def _path(text: str) -> str:
     if not text:
-        raise ArgumentTypeError("an empty path: name a file or a directory")
+        raise ArgumentTypeError("the path is empty: name a file or a directory")
     return text
 
 
@@ -164,7 +164,7 @@ def _devices(text: str) -> list[int | str]:
                 raise ArgumentTypeError(f"the range {word} runs backwards: write {last}-{first}")
             chosen += range(first, last + 1)
         elif not word or _NUMBER.fullmatch(word):
-            raise ArgumentTypeError(f"{word!r} is no device: write numbers, ranges, keys or UUIDs, such as 0,2-3 or gpu.1")
+            raise ArgumentTypeError(f"{word!r} is not a device: write numbers, ranges, keys or UUIDs, such as 0,2-3 or gpu.1")
         else:
             chosen.append(int(word) if word.isascii() and word.isdecimal() else word)
     return list(dict.fromkeys(chosen))
@@ -181,7 +181,7 @@ def _time(text: str) -> float:
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
+        raise ArgumentTypeError(f"{text!r} is not a label: write NAME=VALUE, such as team=vision")
     return name, value
 
 
@@ -449,7 +449,7 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidOptionError):
             raise
-        why = error.strerror if isinstance(error, OSError) else f"it is no TOML: {error}"
+        why = error.strerror if isinstance(error, OSError) else f"it is not valid TOML: {error}"
         raise InvalidOptionError(f"the configuration file {path} cannot be read: {why}") from error
     tables = {name: content.pop(name) for name in TAKERS if isinstance(content.get(name), dict)}
     return {table: dict(_settings(path, table, found)) for table, found in {"": content, **tables}.items()}
@@ -461,11 +461,11 @@ def _settings(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tup
     known = [name for name, option in OPTIONS.items() if (table in option.takers if table else option.is_shared)]
     for key, value in content.items():
         if key in TAKERS and not table:
-            raise InvalidOptionError(f"{path}: {key} is {value!r}, and must be a table: [{key}]")
+            raise InvalidOptionError(f"{path}: {key} is {value!r}: it must be a table: [{key}]")
         if key in OPTIONS and not (table or key in known):
-            raise InvalidOptionError(f"{place}: {key} is for one command alone: write it below [{OPTIONS[key].takers[0]}]")
+            raise InvalidOptionError(f"{place}: {key} belongs to one command: move it to [{OPTIONS[key].takers[0]}]")
         if key in OPTIONS and key not in known:
-            raise InvalidOptionError(f"{place}: {table} takes no {key}, it is an option of {', '.join(OPTIONS[key].takers)}")
+            raise InvalidOptionError(f"{place}: {table} has no option {key}: it is an option of {', '.join(OPTIONS[key].takers)}")
         if key not in OPTIONS:
             raise UnknownNameError(f"key in {place}:", key, known if table else [*known, *TAKERS])
         try:

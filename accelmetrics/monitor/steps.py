@@ -33,7 +33,7 @@ MOST_PROCESSES = 4096
 """Maximum number of processes of a job with stored steps."""
 KEPT_STEPS = 100
 """Number of steps that remain available after they were returned."""
-STILL_RUNS, LATE, HEARD = 10, 3, 3.0
+STILL_RUNS, LATE, REMOTE_DELAY = 10, 3, 3.0
 """How long a process without new steps still counts as working: multiples of its step, at least multiples of the time between readings, and
 additional seconds for other processes, whose steps arrive later."""
 LONGEST_PACE = 60.0
@@ -62,7 +62,7 @@ RELAXED = 2
 _this_thread = threading.local()
 
 
-Tell = Callable[[float, int, int | None, Mapping[str, float]], object]
+SendStep = Callable[[float, int, int | None, Mapping[str, float]], object]
 """Function that receives a step: its time on the monitor's clock and in nanoseconds since 1970, its number, and its values by name."""
 
 
@@ -74,17 +74,17 @@ class _Logged:
         time_ns: Time in nanoseconds since 1970.
         step: The program's step.
         values: Its numbers. The converting thread replaces tensors with numbers.
-        whole: Set when all tensors are converted; None if there was none.
+        converted: Set when all tensors are converted; None if there was none.
     """
 
-    __slots__ = ("at", "step", "time_ns", "values", "whole")
+    __slots__ = ("at", "converted", "step", "time_ns", "values")
 
-    def __init__(self, at: float, time_ns: int, step: int | None, values: dict[str, Any], whole: Flag | None) -> None:
+    def __init__(self, at: float, time_ns: int, step: int | None, values: dict[str, Any], converted: Flag | None) -> None:
         self.at = at
         self.time_ns = time_ns
         self.step = step
         self.values = values
-        self.whole = whole
+        self.converted = converted
 
 
 class _Process:
@@ -114,18 +114,18 @@ class StepLog:
 
     Args:
         source: This process.
-        tell: Function that is called with each step of this process when its numbers are known, to send it to the job's other processes.
+        send: Function that is called with each step of this process when its numbers are known, to send it to the job's other processes.
 
     Attributes:
-        given: The last returned steps.
+        returned: The last returned steps.
         work: Total work of all returned steps, by kind of work and process. Of more than ``MOST_PROCESSES``, ended ones are dropped.
     """
 
-    def __init__(self, source: StepSource = (None, ""), tell: Tell | None = None) -> None:
-        self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
+    def __init__(self, source: StepSource = (None, ""), send: SendStep | None = None) -> None:
+        self.returned: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work: dict[tuple[str, StepSource], Done] = {}
         self._own = _Process(source)
-        self._send = tell
+        self._send = send
         self._pace = 0.0  # seconds between two readings
         self._processes: dict[StepSource, _Process] = {source: self._own}
         self._counter = count(1)
@@ -152,7 +152,7 @@ class StepLog:
             source: Process of the job that logged the step, which has already converted and counted its numbers; by default this process.
         """
         numbers: dict[str, Any] = {}
-        whole: Flag | None = None
+        converted: Flag | None = None
         for name, value in values.items():
             found: Any = value
             if type(value) is float or type(value) is int:
@@ -162,7 +162,7 @@ class StepLog:
             elif value is not None:
                 found = self._number_or_pending(name, value)
                 if callable(found):
-                    whole = whole or Flag()
+                    converted = converted or Flag()
             if found is not None:
                 numbers[name] = found
         process = self._own
@@ -176,26 +176,26 @@ class StepLog:
                 self._drop_ended(at)
             if source not in self._processes and len(self._processes) >= MOST_PROCESSES:
                 self._warn(
-                    "processes", "monitor: steps of more than %d processes are not kept: of others they are left out", MOST_PROCESSES
+                    "processes", "monitor: more than %d processes log steps: the steps of further processes are ignored", MOST_PROCESSES
                 )
                 return
             process = self._processes.get(source) or self._processes.setdefault(source, _Process(source))
         if len(process.pending) == PENDING:
-            self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
+            self._warn("", "monitor.log: %d steps wait for a reading: the oldest are dropped", PENDING)
         if step is not None and not (type(step) is int and -LARGEST_STEP <= step < LARGEST_STEP):
             kind, index = kind_of(step), guarded(_whole_number, step).value
             step = index if index is not None and -LARGEST_STEP <= index < LARGEST_STEP else None
             if step is None:
-                self._warn("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", kind)
-        logged = _Logged(at, time_ns, step, numbers, whole)
-        if whole is not None:
+                self._warn("step", "monitor.log: the step is a %s and not a 64-bit integer: it is ignored", kind)
+        logged = _Logged(at, time_ns, step, numbers, converted)
+        if converted is not None:
             self._unconverted.append(logged)
             self._ending = False
             self._woken.set()
             self._converter.start()
         # After starting the thread: a step without a converting thread, because Ctrl-C came between, would block all later ones.
         process.pending.append(logged)
-        if whole is None and source is None and self._send is not None:
+        if converted is None and source is None and self._send is not None:
             self._send(at, time_ns, step, numbers)
 
     def _drop_ended(self, now: float) -> None:
@@ -212,11 +212,12 @@ class StepLog:
                 for name in WORK:
                     self.work.pop((name, source), None)
 
-    def first(self, *given: object) -> object:
+    def first(self, *candidates: object) -> object:
         """Return the first of several steps in a wrong call. A warning is logged once."""
-        found = [one for one in given if one is not None]
+        found = [one for one in candidates if one is not None]
         if len(found) > 1:
-            self._warn("steps", "monitor.log takes one step and names (`log(7, loss=loss)`): %d more were left out", len(found) - 1)
+            words = "monitor.log ignores extra arguments (%d): pass a step number and named values: `log(7, loss=loss)`"
+            self._warn("steps", words, len(found) - 1)
         return found[0] if found else None
 
     @property
@@ -232,36 +233,36 @@ class StepLog:
     @property
     def used(self) -> bool:
         """Whether anything was ever logged."""
-        return bool(self.given) or self.waiting
+        return bool(self.returned) or self.waiting
 
-    def take(self, meter: Meter, everything: bool = False, by: float = float("inf")) -> tuple[Step, ...]:
+    def take(self, meter: Meter, everything: bool = False, deadline: float = float("inf")) -> tuple[Step, ...]:
         """Return the steps up to the last reading of the devices' energy, ordered by time, with derived numbers.
 
         Args:
             meter: The energy of all selected devices.
             everything: Whether to return all steps, including later ones, whose energy is not known yet. Then this waits for tensors that
                 are still being computed, at most a second.
-            by: Deadline of that wait, on ``time.monotonic``.
+            deadline: Deadline of that wait, on ``time.monotonic``.
         """
         self._pace = min(meter.pace, LONGEST_PACE)
         if everything:
-            by = min(by, time.monotonic() + SETTLING)
+            deadline = min(deadline, time.monotonic() + SETTLING)
             for logged in [logged for process in tuple(self._processes.values()) for logged in process.pending.copy()]:
-                if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
-                    self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
+                if logged.converted is not None and not logged.converted.wait(deadline - time.monotonic()):
+                    self._warn("late", "monitor.log: a device did not compute a logged tensor in time: it is ignored")
             self._ending = True
             self._woken.set()
         found: list[tuple[_Logged, _Process]] = []
         with self._take_lock:  # nothing in this block waits
             for process in tuple(self._processes.values()):
                 pending = process.pending
-                while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
+                while pending and (everything or (pending[0].at <= meter.latest and self._is_converted(pending[0]))):
                     found.append((pending.popleft(), process))
             found.sort(key=lambda pair: pair[0].at)
             steps = tuple(self._completed(process, logged, meter) for logged, process in found)
             for step in steps:
                 add_work(self.work, step)
-            self.given.extend(steps)
+            self.returned.extend(steps)
         return steps
 
     def _completed(self, process: _Process, logged: _Logged, meter: Meter) -> Step:
@@ -269,7 +270,7 @@ class StepLog:
         joules, before = meter.at(logged.at), process.last
         process.last = (logged, joules)
         values = logged.values
-        if not self._is_whole(logged):  # at the end, tensors without a result are left out: the device may never finish
+        if not self._is_converted(logged):  # at the end, tensors without a result are left out: the device may never finish
             values = {name: value for name, value in values.copy().items() if not callable(value)}
         derived: dict[str, float] = {}
         if before is not None and logged.at > before[0].at:
@@ -281,7 +282,7 @@ class StepLog:
                 derived["step_seconds"] = seconds / advanced
             # Steps of other processes arrive with a later reading.
             process.until = max(logged.at, meter.latest) + max(STILL_RUNS * seconds, LATE * self._pace)
-            process.until += HEARD if process is not self._own else 0.0
+            process.until += REMOTE_DELAY if process is not self._own else 0.0
             process.rates = {name: values[name] / seconds for name in WORK if name in values and isfinite(values[name])}
             for name, rate in process.rates.items():
                 derived[f"{name}_per_second"] = rate
@@ -295,8 +296,8 @@ class StepLog:
         return Step(logged.time_ns, logged.step, numbers, *process.source)
 
     @staticmethod
-    def _is_whole(logged: _Logged) -> bool:
-        return logged.whole is None or logged.whole.is_set()
+    def _is_converted(logged: _Logged) -> bool:
+        return logged.converted is None or logged.converted.is_set()
 
     def _convert(self) -> None:
         """Convert tensors in the order in which they were logged. Runs on a separate thread, which ends after a while without tensors."""
@@ -317,8 +318,8 @@ class StepLog:
                         logged.values[name] = number
             if self._not_finite:
                 logged.values[NOT_FINITE] = self._not_finite
-            assert logged.whole is not None
-            logged.whole.set()
+            assert logged.converted is not None
+            logged.converted.set()
             if self._send is not None:
                 self._send(logged.at, logged.time_ns, logged.step, logged.values)
 
@@ -342,23 +343,23 @@ class StepLog:
         if type(value) is int:
             if abs(value) <= LARGEST:
                 return value
-            self._warn(name, "monitor.log: %s is a whole number that no float holds: left out, here and from now on", name)
+            self._warn(name, "monitor.log: %s is an integer beyond the range of floats: it is ignored, here and from now on", name)
             return None
         if isfinite(value):
             return value
         self._not_finite = next(self._counter)
-        self._warn(f"{name} not finite", "monitor.log: %s is %s: kept, and counted as %s from now on", name, value, NOT_FINITE)
+        self._warn(f"{name} not finite", "monitor.log: %s is %s: it is kept, and such numbers are counted as %s", name, value, NOT_FINITE)
         return value
 
     def _number_or_pending(self, name: str, value: object) -> float | Pending | None:
         """Return a number, or a function that returns it later; None if the value is no number."""
-        outcome = guarded(noted, value)  # a tensor with several numbers, or one of an unknown package, may raise any exception
+        outcome = guarded(number_of, value)  # a tensor with several numbers, or one of an unknown package, may raise any exception
         if outcome.failure is not None:
             self._refuse(name, kind_of(value), outcome.failure.detail)
         return self._number(name, outcome.value) if isinstance(outcome.value, float) else outcome.value
 
     def _refuse(self, name: str, kind: str, detail: str) -> None:
-        self._warn(name, "monitor.log: %s is a %s that is no single number: left out, here and from now on (%s)", name, kind, detail)
+        self._warn(name, "monitor.log: %s is a %s and not a single number: it is ignored, here and from now on (%s)", name, kind, detail)
 
 
 def _whole_number(value: Any) -> int:
@@ -367,7 +368,7 @@ def _whole_number(value: Any) -> int:
     return int.__index__(operator.index(value))
 
 
-def noted(value: object) -> float | Pending:
+def number_of(value: object) -> float | Pending:
     """Return the number in a value, or a function that returns it later if a device still computes it.
 
     Raises:
@@ -378,7 +379,7 @@ def noted(value: object) -> float | Pending:
     if tensor is not None and isinstance(value, tensor):
         return _of_torch(value)
     if isinstance(value, (str, bytes, bytearray)):  # float() would accept "3.5", and quote a text of any length in its error
-        raise TypeError("a text")
+        raise TypeError("a string")
     if not hasattr(value, "shape"):
         return float(cast("SupportsFloat", value))
     array = getattr(sys.modules.get("jax"), "Array", None)
@@ -396,7 +397,7 @@ def _of_jax(array: Any) -> Pending:
     """Return a function for the value of an array. It reads this process's part as a separate object."""
     _single(array.size)
     if not array.is_fully_replicated:
-        raise TypeError("an array that is not replicated")
+        raise TypeError("the array is not replicated")
     # The program may donate the array to a computation that reuses its memory. In jax 0.10, is_ready() of a donated array ends the process;
     # is_ready() of a separate object for the same data raises an exception.
     own = array.addressable_data(0)
@@ -409,14 +410,14 @@ def _of_torch(tensor: Any) -> float | Pending:
     placements = getattr(tensor, "placements", None)
     if placements is not None:  # a DTensor: converting one that is not reduced is a collective
         if not all(placement.is_replicate() for placement in placements):
-            raise TypeError("a DTensor that is not replicated: pass tensor.full_tensor()")
+            raise TypeError("the DTensor is not replicated: pass tensor.full_tensor()")
         tensor = tensor.to_local()
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return float(tensor.item())
     device: Any = getattr(sys.modules["torch"], tensor.device.type, None)
     if getattr(device, "is_current_stream_capturing", bool)():
-        raise TypeError("a tensor of a graph that is being captured: log it where the graph is replayed")
+        raise TypeError("the tensor belongs to a graph that is being captured: log it after a replay")
     copy = tensor.clone()
     if not (hasattr(device, "Event") and hasattr(device, "current_stream")):
         return lambda: float(copy.item())
@@ -446,4 +447,4 @@ def _let_others_capture() -> None:
 
 def _single(elements: int) -> None:
     if elements != 1:
-        raise TypeError(f"{elements} elements, and not one number")
+        raise TypeError(f"it has {elements} elements")

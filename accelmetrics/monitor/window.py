@@ -43,7 +43,7 @@ PATIENCE = 2.0
 """Maximum number of seconds that results wait for the reading that closes the window, because a driver may hang."""
 FINAL = object()
 """Marks results that do not change any more."""
-UNTOLD = 1000
+MOST_UNREPORTED = 1000
 """Maximum number of ended windows that wait for the next record to report them; the oldest are dropped."""
 KEPT_WINDOWS = 32
 """Number of ended windows that are kept. A window of a day on eight GPUs takes one or two mebibytes."""
@@ -75,7 +75,7 @@ class Windows:
         self.silent = False
         # Weak references: a window that the program has lost, for example by Ctrl-C while it began, is never ended.
         self._open: dict[int, ref[Window]] = {}
-        self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of windows for the next record
+        self._ended: deque[tuple[str, float, float]] = deque(maxlen=MOST_UNREPORTED)  # name, begin and end of windows for the next record
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
         self._locks: dict[int, threading.RLock] = {}  # by process: in a forked child, the thread that held the lock does not exist
         self._judge, self._judged = CounterJudge(), 0  # the judge, and the number of the last row that it has seen
@@ -97,7 +97,7 @@ class Windows:
     @property
     def open(self) -> bool:
         """Whether there are open windows."""
-        return bool(living(self._open))
+        return bool(alive(self._open))
 
     def admit(self, window: Window) -> None:
         """Add an open window, and request a reading for its beginning."""
@@ -120,14 +120,14 @@ class Windows:
             The number of the last row that no window needs any more.
         """
         self.silent, unread = False, row.number
-        for window in living(self._open):
+        for window in alive(self._open):
             if row.at >= window.end_moment:
                 self._close(window)
             else:
                 unread = min(unread, window.read)
         if row.number - unread >= PENDING and (lock := self.lock).acquire(blocking=False):
             try:
-                for window in living(self._open):
+                for window in alive(self._open):
                     if row.number - window.read >= PENDING:
                         window._fold()
             finally:
@@ -144,9 +144,9 @@ class Windows:
         found: list[tuple[str, float, float | None]] = []
         while self._ended:
             found.append(self._ended.popleft())
-        for window in living(self._open):
-            if window.name and not window.told and not window.ended:
-                window.told = True
+        for window in alive(self._open):
+            if window.name and not window.reported and not window.ended:
+                window.reported = True
                 found.append((window.name, self.now() - window.duration, None))
         if not found:
             return ()
@@ -156,9 +156,9 @@ class Windows:
 
         return tuple(WindowSpan(name, moment(begin), None if end is None else moment(end)) for name, begin, end in found)
 
-    def settle(self) -> None:
+    def close_ended(self) -> None:
         """Close the windows that have ended, because no reading will come for a while. Open windows continue with the next reading."""
-        for window in living(self._open):
+        for window in alive(self._open):
             if window.ended:
                 self._close(window)
 
@@ -168,7 +168,7 @@ class Windows:
         window.closed.set()
 
 
-def living(known: dict[int, ref[T]]) -> list[T]:
+def alive(known: dict[int, ref[T]]) -> list[T]:
     """Return the objects of weak references that still exist, and remove the dead references from the dict."""
     if not known:
         return []
@@ -192,7 +192,7 @@ class Window:
         end_moment: Time of its end on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
         read: Number of the last row that it has aggregated, or of the last row before it.
-        told: Whether a record has reported that it is open.
+        reported: Whether a record has reported that it is open.
     """
 
     _trailing = False  # whether a reading is valid for the time since the previous one, instead of until the next one
@@ -203,7 +203,7 @@ class Window:
         self._begin: float | None = None
         self.end_moment = float("inf")
         self.closed = Flag()
-        self.told = False
+        self.reported = False
         self._before: Sequence[Row] = ()  # the last readings before it
         self._rows: list[Row] | None = None  # after closing: the rows that are not aggregated yet
         self.read = 0
@@ -222,7 +222,7 @@ class Window:
             InvalidOptionError: It has already begun.
         """
         if self._begin is not None:
-            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+            raise InvalidOptionError(f"the window {self.name!r} has already begun: create a new one with monitor.window({self.name!r})")
         self._pid = os.getpid()
         self._before = self._owner.ring.newest(2)
         self.read = self._before[-1].number if self._before else 0
@@ -255,7 +255,7 @@ class Window:
 
         given: object = function
         if not callable(given) or inspect.isasyncgenfunction(function):
-            raise InvalidOptionError(f"{shown(function)} cannot be decorated: write `with monitor.window({self.name!r}):` within it")
+            raise InvalidOptionError(f"{shown(function)} cannot be decorated: write `with monitor.window({self.name!r}):` inside it")
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
             awaited = cast("Callable[P, Awaitable[Any]]", function)
 
@@ -369,7 +369,7 @@ class Window:
             self._owner.look()
         if self.ended and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # other windows do not wait either, until there is a reading again
-            self._owner.settle()
+            self._owner.close_ended()
             self.closed.set()
         with self._owner.lock:
             rows = self._unread()

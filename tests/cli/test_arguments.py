@@ -99,7 +99,7 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
         (["record", "--exporter", "promtheus"], "unknown exporter 'promtheus'. Did you mean 'prometheus'?"),
         (["record", "--exporter", "jsonl"], "the exporter 'jsonl' needs its path: write jsonl:PATH"),
         (["record", "--exporter", "jsonl:/no/such/place/x"], "the directory /no/such/place does not exist"),
-        (["record", "--label", "team"], "'team' is no label: write NAME=VALUE"),
+        (["record", "--label", "team"], "'team' is not a label: write NAME=VALUE"),
         (["record", "--interval", "0.001"], "'0.001' must be a number of seconds from 0.01 to 86,400"),
         (["record", "--interval", "0"], "'0' must be a number of seconds from 0.01 to 86,400"),
         (["record", "--interval", "abc"], "'abc' must be a number of seconds from 0.01 to 86,400"),

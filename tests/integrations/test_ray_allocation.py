@@ -162,10 +162,10 @@ def test_pools_that_are_as_meant(integration: Any, cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        ({"actor": [2, 2]}, "actor: meant for 2 devices on each of 2 nodes, its actors hold 2 on one"),
-        ({"actor": [4, 1]}, "actor: meant for 4 and 1 devices, its actors hold 2 on one"),
-        ({"critic": [1]}, "critic: meant for 1 device, no actor has such a name"),
-        ({"blind": [1]}, "blind: meant for 1 device, its actors hold none"),
+        ({"actor": [2, 2]}, "actor: expected 2 devices on each of 2 nodes, its actors hold 2 on one"),
+        ({"actor": [4, 1]}, "actor: expected 4 and 1 devices, its actors hold 2 on one"),
+        ({"critic": [1]}, "critic: expected 1 device, no actor has such a name"),
+        ({"blind": [1]}, "blind: expected 1 device, its actors hold none"),
     ],
 )
 def test_pools_that_differ(pool: dict[str, list[int]], words: str, integration: Any, cluster: Cluster) -> None:
@@ -210,8 +210,8 @@ def test_what_else_is_found(integration: Any, cluster: Cluster) -> None:
     ("numbers", "words"),
     [
         (["1", "3"], ""),
-        (["2", "3"], "actor: meant for devices 2 and 3 of a node, its actors hold GPU 1 and GPU 3 on one"),
-        (["1"], "actor: meant for device 1 of a node, its actors hold GPU 1 and GPU 3 on one"),
+        (["2", "3"], "actor: expected devices 2 and 3 of a node, its actors hold GPU 1 and GPU 3 on one"),
+        (["1"], "actor: expected device 1 of a node, its actors hold GPU 1 and GPU 3 on one"),
     ],
 )
 def test_pools_by_device(numbers: list[str], words: str, integration: Any, cluster: Cluster) -> None:
@@ -249,8 +249,8 @@ def test_tasks_beside_actors(integration: Any, cluster: Cluster) -> None:
     found = integration.ray_allocation()
     assert {actor.title: actor.sees for actor in found.actors}["task train"] is None
     texts = [finding.text for finding in found.findings if finding.kind == "tasks_unknown"]
-    assert "task train (PID 8) on one: which devices it was given is not known" in texts
-    assert any("one does not say which devices its tasks were given" in text for text in texts)
+    assert "task train (PID 8) on one: its devices are unknown" in texts
+    assert any("one does not report the devices of its tasks" in text for text in texts)
     assert "?" in render_ray(found, 200, cut=False)
 
 
@@ -275,7 +275,7 @@ def test_what_the_driver_sees_of_actors_here(integration: Any, cluster: Cluster,
     assert [actor.uses for actor in found.actors if actor.name == "elsewhere"] == [None]
     assert not found.as_expected
     host = socket.gethostname()
-    assert kinds(found)["other_device"] == f"wrong (PID 12): Ray gave it GPU 3 of {host}, and the driver sees it on GPU 2 and gpu.0"
+    assert kinds(found)["other_device"] == f"wrong (PID 12): Ray gave it GPU 3 of {host}, but it uses GPU 2 and gpu.0"
 
     def fail(raylet: int) -> None:
         raise accelmetrics.AccelMetricsError("its environment cannot be read")
@@ -283,13 +283,13 @@ def test_what_the_driver_sees_of_actors_here(integration: Any, cluster: Cluster,
     monkeypatch.setattr(integration, "visible_devices", fail)
     found = integration.ray_allocation()
     assert found.as_expected
-    assert "cannot be told: its environment cannot be read" in kinds(found)["use_unknown"]
+    assert "are unknown: its environment cannot be read" in kinds(found)["use_unknown"]
 
 
 def test_no_cluster_is_started(integration: Any) -> None:
     """Ray would start one at an address that says so."""
     for address in ("local", "ray://192.0.2.1:10001"):
-        with pytest.raises(accelmetrics.InvalidOptionError, match="no address of a running cluster"):
+        with pytest.raises(accelmetrics.InvalidOptionError, match="not the address of a running cluster"):
             integration.allocation_at(address)
 
 

@@ -201,7 +201,7 @@ def test_steps_have_names_of_every_kind(caplog: pytest.LogCaptureFixture) -> Non
         go(run, clock, 1)
         found = [(one.step, {name: one.values[name] for name in names if name in one.values}) for one in run.monitor.steps]
     assert found == [(7, names)] * 4 + [(9, {})]
-    assert caplog.messages == ["monitor.log takes one step and names (`log(7, loss=loss)`): 1 more were left out"]
+    assert caplog.messages == ["monitor.log ignores extra arguments (1): pass a step number and named values: `log(7, loss=loss)`"]
 
 
 def test_a_run_begins_and_ends_twice() -> None:

@@ -57,7 +57,7 @@ def tracking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def read(it: Any) -> Any:
     """The tracking's run, once it has a reading."""
-    run = it._accelmetrics.run
+    run = it._accelmetrics[0].run
     wait_for(lambda: run.monitor.latest is not None)
     return run
 
@@ -96,7 +96,7 @@ def test_by_keyword_and_by_name(tracking: Any) -> None:
     assert hasattr(tracking("p", "e", enable_gpu_monitoring=True), "_accelmetrics")
     assert hasattr(tracking("p", "e", default_backend=["console", "accelmetrics"]), "_accelmetrics")
     assert not hasattr(tracking("p", "e", "console", ON, enable_gpu_monitoring=False), "_accelmetrics")
-    assert tracking("p", "e", "console", ON, gpu_monitor_interval=3)._accelmetrics.run.monitor.interval == 3
+    assert tracking("p", "e", "console", ON, gpu_monitor_interval=3)._accelmetrics[0].run.monitor.interval == 3
 
 
 @pytest.mark.parametrize("way", ["configuration", "keyword", "variable"])

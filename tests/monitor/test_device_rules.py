@@ -76,7 +76,7 @@ def test_what_the_driver_asks_for_is_found() -> None:
         assert run.names() == [("recovery_needed", "gpu.1"), ("recovery_needed", "gpu.2")]
         assert [finding.message for finding in run.findings.current] == [
             "reboot asked for",
-            "a reset is required before it gives all values",
+            "a reset is required before all values are available",
         ]
         run.gpu(1).set(recoveryAction=0)
         run.gpu(2).set(memoryTemp=50)

@@ -13,7 +13,7 @@ import pytest
 
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.monitor import export_worker as module
-from accelmetrics.monitor.export_worker import CAPACITY, ExportWorker
+from accelmetrics.monitor.export_worker import ExportWorker
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricSelection
@@ -43,12 +43,12 @@ def put(worker: ExportWorker, *wanted: int) -> None:
         worker.put(record(number))
 
 
-def started(name: str, *wanted: int, capacity: int = CAPACITY, **on: Callable[..., object]) -> tuple[ExportWorker, Recorder]:
+def started(name: str, *wanted: int, **on: Callable[..., object]) -> tuple[ExportWorker, Recorder]:
     """A worker that has begun, with records put, and its exporter, which does that when it is called."""
     exporter = Recorder(name)
     for event, call in on.items():
         setattr(exporter, event, call)
-    worker = ExportWorker(exporter, name, capacity)
+    worker = ExportWorker(exporter, name)
     worker.start()
     put(worker, *wanted)
     return worker, exporter
@@ -178,10 +178,11 @@ def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptur
     stop(worker)
 
 
-def test_the_queue_is_bounded_and_its_oldest_go() -> None:
+def test_the_queue_is_bounded_and_its_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """While an exporter hangs, the newest records wait; those that went are counted; the one in the air is not among them."""
+    monkeypatch.setattr(module, "CAPACITY", 3)
     gate = Gate()
-    worker, exporter = started("slow", 0, on_export=lambda taken: gate() if taken.snapshot.time_ns == 0 else None, capacity=3)
+    worker, exporter = started("slow", 0, on_export=lambda taken: gate() if taken.snapshot.time_ns == 0 else None)
     assert gate.entered.wait(HANG)
     put(worker, *range(1, 9))
     assert worker.status == ("slow", 0, 0, 5, 4, "")
@@ -201,9 +202,9 @@ def test_an_exporter_that_hangs_anywhere_is_not_waited_for_longer_than_allowed(w
     worker.start()
     put(worker, 0, 1)
     assert where in {"on_flush", "on_close"} or gate.entered.wait(HANG)
-    by = time.monotonic() + 0.3
+    deadline = time.monotonic() + 0.3
     stop(worker, 0.3)
-    assert time.monotonic() >= by
+    assert time.monotonic() >= deadline
     lost = 2 if where in {"on_open", "on_export"} else 0
     assert worker.status[1:5] == (2 - lost, 0, lost, 0)
     assert [line.getMessage() for line in caplog.records] == ["exporter hung: 2 records were not delivered in time"] * bool(lost)
@@ -323,7 +324,7 @@ def test_a_restart_waits_for_the_call_that_the_exporter_is_still_in() -> None:
     for number in range(1, 4):
         worker.start()
         put(worker, number)
-        assert worker.status[1:] == (0, 0, 0, 1, "waits for a call that it did not return from before the monitor was stopped")
+        assert worker.status[1:] == (0, 0, 0, 1, "a call that began before the monitor was stopped still hangs")
         stop(worker, 0.02)
         assert worker.status[1:5] == (0, 0, 1, 0)
     worker.start()
@@ -346,7 +347,7 @@ def test_a_restart_while_records_are_still_delivered_goes_on_with_them() -> None
     assert gate.entered.wait(HANG)
     stopping = threading.Thread(target=stop, args=(worker, HANG))
     stopping.start()
-    wait_for(lambda: worker._delivery.by is not None)
+    wait_for(lambda: worker._delivery.deadline is not None)
     worker.start()
     put(worker, 2)
     stopping.join(HANG / 2)
@@ -373,10 +374,11 @@ def test_a_close_that_comes_after_the_next_start_does_not_close_that_one() -> No
     stop(worker)
 
 
-def test_records_that_several_threads_give_up_are_counted_once_each() -> None:
+def test_records_that_several_threads_give_up_are_counted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stops at the same time, and the exporter's own thread."""
     gate = Gate()
-    worker, _ = started("hung", *range(5000), on_export=gate, capacity=5000)
+    monkeypatch.setattr(module, "CAPACITY", 5000)
+    worker, _ = started("hung", *range(5000), on_export=gate)
     assert gate.entered.wait(HANG)
     stops = [threading.Thread(target=stop, args=(worker, 0.0)) for _ in range(8)]
     for one in stops:
@@ -459,7 +461,7 @@ def test_a_machine_without_threads_counts_the_records_as_dropped(monkeypatch: py
     put(worker, 0, 1)
     assert not worker.flush(0.1)
     stop(worker, 10 * HANG)
-    assert worker.status == ("none", 0, 0, 2, 0, "has no thread: RuntimeError: can't start new thread")
+    assert worker.status == ("none", 0, 0, 2, 0, "no thread can be started: RuntimeError: can't start new thread")
     assert not threads("accelmetrics-none")
 
 

@@ -108,10 +108,10 @@ def test_a_name_that_does_not_exist_is_an_error_that_says_the_nearest(choice: Ru
         ({"hot": {"seconds": -1}}, "must not be below 0"),
         ({"throttled": {"span": "long"}}, "span is 'long': it must be a number"),
         ({"hot": {"severity": "bad"}}, "severity is 'bad'"),
-        ("hot.above=warm", "'warm' is no number"),
+        ("hot.above=warm", "'warm' is not a number"),
         ([DRAWING._replace(above=None)], "it needs a limit"),
         ([DRAWING._replace(below=3)], "it needs a limit"),
-        ([DRAWING._replace(measure=3)], "its measure 3 cannot be called"),  # type: ignore[arg-type]
+        ([DRAWING._replace(measure=3)], "its measure 3 is not callable"),  # type: ignore[arg-type]
         ([DRAWING._replace(needs=("powerWatts",))], "needs is a list of lists"),  # type: ignore[arg-type]
         ([DRAWING._replace(needs="powerWatts")], "needs is a list of lists"),  # type: ignore[arg-type]
         ([DRAWING._replace(logged="loss")], "logged a list of names"),  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_a_callback_that_fails_costs_itself_alone() -> None:
 
 def test_what_cannot_be_called_is_no_callback() -> None:
     """Said where the monitor is made."""
-    with pytest.raises(InvalidOptionError, match="'print' cannot be called"):
+    with pytest.raises(InvalidOptionError, match="'print' is not callable"):
         Monitor(backends=[gpus(1)], on_finding="print")  # type: ignore[arg-type]
 
 
@@ -259,7 +259,7 @@ def test_a_slow_rule_is_not_called_any_more() -> None:
         run.go(200)
         assert len(calls) == engine.SLOW_TIMES
         (lack,) = run.findings.cannot_tell
-        assert "not called any more" in lack.detail
+        assert "no longer called" in lack.detail
 
 
 def test_a_rule_about_ever_new_things_keeps_a_bounded_number() -> None:

@@ -213,7 +213,7 @@ def test_what_is_not_finite_is_kept_told_once_and_counted(value: float, caplog: 
     assert [repr(values["loss"]) for values in found] == ["0.5", repr(float(value)), repr(float(value)), "0.25"]
     assert [values.get("nonFinite") for values in found] == [None, 1, 2, 2]
     (told,) = [message.getMessage() for message in caplog.records]
-    assert told == f"monitor.log: loss is {float(value)}: kept, and counted as nonFinite from now on"
+    assert told == f"monitor.log: loss is {float(value)}: it is kept, and such numbers are counted as nonFinite"
 
 
 def test_work_that_is_not_finite_spoils_no_rate() -> None:
@@ -436,10 +436,12 @@ def test_steps_that_no_reading_takes_are_bounded(caplog: pytest.LogCaptureFixtur
     steps = StepLog()
     for number in range(PENDING + 500):
         steps.add(1.0, 0, number, {"loss": 1.0})
-    assert [record.getMessage() for record in caplog.records] == [f"monitor.log: {PENDING} steps wait for a reading: the oldest go"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"monitor.log: {PENDING} steps wait for a reading: the oldest are dropped"
+    ]
     found = steps.take(meter(2.0))
     assert [found[0].step, len(found)] == [500, PENDING]
-    assert tuple(steps.given) == found[-KEPT_STEPS:]
+    assert tuple(steps.returned) == found[-KEPT_STEPS:]
 
 
 def test_every_step_is_given_out_once_however_many_ask() -> None:

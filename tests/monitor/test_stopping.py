@@ -15,7 +15,7 @@ import pytest
 from accelmetrics import Snapshot
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor import run as run_module
-from accelmetrics.monitor.export_worker import WAITS
+from accelmetrics.monitor.export_worker import STILL_HANGS
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.recording import read_records
 from tests.monitor.test_monitor_exit import LIMIT, PREFACE, run
@@ -130,7 +130,7 @@ def test_an_exporter_that_recovers_within_the_stop_delivers_everything() -> None
 
 def test_a_slow_exporter_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one that fails is given up early."""
-    monkeypatch.setattr(run_module, "HOPELESS", 0.0)
+    monkeypatch.setattr(run_module, "LONGEST_FAILING_STOP", 0.0)
     exporter, gate = Recorder("slow"), Gate()
     exporter.on_export = gate
     monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)]).start()
@@ -243,7 +243,7 @@ def test_a_hung_exporter_keeps_one_thread_however_often_its_monitor_is_restarted
             lost += status.dropped
     with monitor:
         ticks(monitor, 3)
-        assert monitor.status.exporters[0].error == WAITS
+        assert monitor.status.exporters[0].error == STILL_HANGS
         assert (exporter.count("open"), len(threads("accelmetrics-hung"))) == (1, 1)
         gate.release()
         until(lambda: monitor.status.exporters[0].sent >= 4)

@@ -187,7 +187,7 @@ def test_the_number_is_that_of_the_moment(cuda: Device, steps: StepLog) -> None:
     assert steps.take(meter()) == ()
     cuda.program.run()
     assert [step.values["loss"] for step in given(steps, 2)] == [0.5, 0.0]
-    assert list(steps.given[0].values) == ["loss", "epoch"]
+    assert list(steps.returned[0].values) == ["loss", "epoch"]
 
 
 def test_a_graph_that_is_captured_is_not_disturbed(cuda: Device, steps: StepLog, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ def test_what_a_hung_device_owes_is_left_out_at_the_end(
     steps.add(1.0, 0, 1, {"loss": Tensor(cuda, 0.5), "epoch": 3})
     (found,) = steps.take(meter(), everything=True)
     assert found.values == {"epoch": 3}
-    assert "a device has not computed what was logged" in caplog.text
+    assert "a device did not compute a logged tensor in time" in caplog.text
     wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "accelmetrics-steps"])
 
 
@@ -247,7 +247,7 @@ def test_several_elements_are_refused_once(cuda: Device, steps: StepLog, caplog:
     assert not cuda.program.queue
     assert [step.values for step in steps.take(meter())] == [{"epoch": 1}] * 2
     (told,) = caplog.messages
-    assert told.startswith("monitor.log: loss is a Tensor that is no single number: left out, here and from now on")
+    assert told.startswith("monitor.log: loss is a Tensor and not a single number: it is ignored, here and from now on")
 
 
 def test_tensors_of_the_host_are_taken_at_once(cuda: Device, steps: StepLog) -> None:

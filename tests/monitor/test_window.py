@@ -289,7 +289,7 @@ def test_a_window_begins_once_and_ends_once() -> None:
             pass
         duration = window.duration
         assert window.end().duration == duration
-        with pytest.raises(InvalidOptionError, match=r"the window 'epoch' has begun already: monitor\.window\('epoch'\) makes a new one"):
+        with pytest.raises(InvalidOptionError, match=r"the window 'epoch' has already begun: create a new one with monitor\.window"):
             window.begin()
         assert len(monitor.windows) == 1
 

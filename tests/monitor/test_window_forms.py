@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.window import living
+from accelmetrics.monitor.window import alive
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.testing import FakeBackend
 from tests.monitor.test_monitor_exit import PREFACE
@@ -94,7 +94,7 @@ def test_what_cannot_be_decorated_is_refused_at_once() -> None:
     async def stream() -> AsyncGenerator[int, None]:
         yield 1
 
-    with pytest.raises(InvalidOptionError, match=r"stream.* cannot be decorated: write `with monitor\.window\('s'\):` within it"):
+    with pytest.raises(InvalidOptionError, match=r"stream.* cannot be decorated: write `with monitor\.window\('s'\):` inside it"):
         monitor.window("s")(stream)
     with pytest.raises(InvalidOptionError, match=r"cannot be decorated"):
         monitor.window("s")(5)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_a_time_out_may_be_as_long_as_one_likes(seconds: float) -> None:
 
 def test_only_what_can_be_called_can_subscribe() -> None:
     """Said at once, and not in the log later."""
-    with pytest.raises(InvalidOptionError, match="None cannot be called"):
+    with pytest.raises(InvalidOptionError, match="None is not callable"):
         Monitor(3600, backends=[gpus(1)]).subscribe(None)  # type: ignore[arg-type]
 
 
@@ -152,7 +152,7 @@ def test_a_window_that_was_dropped_is_measured_no_further() -> None:
             monitor.window("lost").begin()
         kept = monitor.window("kept").begin()
         gc.collect()
-        assert living(monitor._run.windows._open) == [kept]
+        assert alive(monitor._run.windows._open) == [kept]
         kept.end()
 
 

@@ -129,8 +129,8 @@ def test_actors_tasks_groups_and_pools(release: str, tmp_path: Path) -> None:
     assert f"other_device: rollout (PID {wrong}): Ray gave it GPU {seen['rollout'][1]} of" in texts
     assert "blind (PID" in texts and "was given no device, in the placement group actor_pool" in texts
     assert "4 of 5 devices are held" in texts
-    assert "pool_differs: actor: meant for 1 device on each of 2 nodes, its actors hold 2 on" in texts
-    assert "pool_differs: critic: meant for 4 devices, no actor has such a name" in texts
+    assert "pool_differs: actor: expected 1 device on each of 2 nodes, its actors hold 2 on" in texts
+    assert "pool_differs: critic: expected 4 devices, no actor has such a name" in texts
     assert {finding["kind"] for finding in shared["findings"]} >= {"shared_as_meant", "other_device"}
     assert told["DEVICES"] is False, "by the driver rollout is on another device"
     status, shown, errors = told["COMMAND"]

@@ -177,7 +177,7 @@ made, _ = cluster()
 ray.init(address=made.address)
 from verl.utils.tracking import Tracking
 tracking = Tracking("project", "experiment", ["file"], {CONFIGURED})
-fleet = tracking._accelmetrics_fleet
+fleet = tracking._accelmetrics[1]
 wait_for(lambda: list(fleet.nodes.values()) == [""])
 tracking.log({{"actor/pg_loss": 1.0}}, step=1)
 tracking.finish()

@@ -51,67 +51,6 @@ class RefusedError(Exception):
         self.code = code
 
 
-class Readings:
-    """The latest reading, and the handles of devices.
-
-    Args:
-        folder: The folder of the readings.
-    """
-
-    # A handle must be a valid pointer, because programs pass it on as one. So it is the address of a byte that we own. It belongs to the
-    # device's anchor and stays valid when the device's index changes.
-
-    def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, "reading.json")
-        self._latest: Any = (None, {})
-        self._bytes: "dict[str, Any]" = {}
-        self._anchors: "dict[int, str]" = {}
-
-    def latest(self) -> Any:
-        """Return the latest reading.
-
-        Raises:
-            RefusedError: There is none, or it is too old, because its writer has ended or hangs.
-        """
-        try:
-            found = os.stat(self._path)
-            mark = (found.st_mtime_ns, found.st_ino)
-            if mark != self._latest[0]:
-                with open(self._path, encoding="utf-8") as file:
-                    self._latest = (mark, json.load(file))
-        except (OSError, ValueError):
-            raise RefusedError(TIMEOUT) from None
-        reading = self._latest[1]
-        if time.monotonic() - reading["monotonic"] > reading["valid_seconds"]:
-            raise RefusedError(TIMEOUT)
-        return reading
-
-    def handle(self, device: Any) -> int:
-        """Return the handle of a device."""
-        address = ctypes.addressof(self._bytes.setdefault(device["anchor"], ctypes.c_char()))
-        self._anchors[address] = device["anchor"]
-        return address
-
-    def device(self, handle: Any) -> Any:
-        """Return a device of the latest reading by its handle.
-
-        Raises:
-            RefusedError: The handle is invalid, or the device is no longer in the reading.
-        """
-        try:
-            address = ctypes.c_void_p.from_buffer(handle).value
-        except (TypeError, ValueError):
-            address = None
-        anchor = self._anchors.get(address or 0)
-        reading = self.latest()
-        if anchor is None:
-            raise RefusedError(INVALID_ARGUMENT)
-        for device in reading["devices"]:
-            if device["anchor"] == anchor:
-                return device
-        raise RefusedError(GPU_IS_LOST)
-
-
 def _value(argument: Any) -> Any:
     """Return the plain value of an argument: a number, bytes."""
     return getattr(argument, "value", argument)
@@ -171,11 +110,67 @@ def _resize(count: Any, entries: Any, wanted: int) -> bool:
     return entries is not None
 
 
-class Functions(Readings):
-    """NVML's functions, by name without a version.
+class Functions:
+    """NVML's functions, by name without a version, answered from the latest reading.
 
     Functions with the usual arguments (a handle, numbers, and a pointer to the answer) are all served by ``other``.
+
+    Args:
+        folder: The folder of the readings.
     """
+
+    # A handle must be a valid pointer, because programs pass it on as one. So it is the address of a byte that we own. It belongs to the
+    # device's anchor and stays valid when the device's index changes.
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "reading.json")
+        self._latest: Any = (None, {})
+        self._bytes: "dict[str, Any]" = {}
+        self._anchors: "dict[int, str]" = {}
+
+    def latest(self) -> Any:
+        """Return the latest reading.
+
+        Raises:
+            RefusedError: There is none, or it is too old, because its writer has ended or hangs.
+        """
+        try:
+            found = os.stat(self._path)
+            mark = (found.st_mtime_ns, found.st_ino)
+            if mark != self._latest[0]:
+                with open(self._path, encoding="utf-8") as file:
+                    self._latest = (mark, json.load(file))
+        except (OSError, ValueError):
+            raise RefusedError(TIMEOUT) from None
+        reading = self._latest[1]
+        if time.monotonic() - reading["monotonic"] > reading["valid_seconds"]:
+            raise RefusedError(TIMEOUT)
+        return reading
+
+    def handle(self, device: Any) -> int:
+        """Return the handle of a device."""
+        address = ctypes.addressof(self._bytes.setdefault(device["anchor"], ctypes.c_char()))
+        self._anchors[address] = device["anchor"]
+        return address
+
+    def device(self, handle: Any) -> Any:
+        """Return a device of the latest reading by its handle.
+
+        Raises:
+            RefusedError: The handle is invalid, or the device is no longer in the reading.
+        """
+        try:
+            address = ctypes.c_void_p.from_buffer(handle).value
+        except (TypeError, ValueError):
+            address = None
+        anchor = self._anchors.get(address or 0)
+        reading = self.latest()
+        if anchor is None:
+            raise RefusedError(INVALID_ARGUMENT)
+        for device in reading["devices"]:
+            if device["anchor"] == anchor:
+                return device
+        raise RefusedError(GPU_IS_LOST)
 
     def nvmlInit(self, *_flags: Any) -> None:
         """Initialise the library. Without a device, the driver is not loaded."""
