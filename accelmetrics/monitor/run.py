@@ -270,7 +270,7 @@ class Run:
         return bool(self._deliveries or alive(self._streams))
 
     @property
-    def looks(self) -> float:
+    def kept(self) -> float:
         """Seconds for which readings of other processes must be kept for this run."""
         return float("inf") if self.windows.open or self.steps.many else self.ring.span(self._interval)
 
@@ -661,7 +661,9 @@ class Ticker:
             if newest is not None:
                 for observer in tuple(self._observers):
                     guarded(observer.peek, newest)
-            idle = newest is not None or not (looks or node.elected or self._kept() >= 2 * node.slack - 1.0)
+            # Readings are taken in time before they are overwritten, if an observer needs them later.
+            kept = max([observer.kept for observer in tuple(self._observers)], default=0.0)
+            idle = newest is not None or not (looks or node.elected or kept >= 2 * node.slack - 1.0)
         if not idle:
             steps = self._ticks(node) or any(depth == STEPS for _, depth in looks)
             outcome = guarded(node.take, requested and (bool(waiting) or node.leads), steps)
@@ -679,10 +681,6 @@ class Ticker:
         for done, _ in looks:
             done.set()
         self._due = node.due if node.leads or self._ticks(node) else began + min(node.slack, LONGEST_REST)
-
-    def _kept(self) -> float:
-        """Return the seconds for which observers need readings of other processes to be kept."""
-        return max([observer.looks for observer in tuple(self._observers)], default=0.0)
 
     def _ticks(self, node: NodeReader) -> bool:
         """Return whether this process needs each reading or each message of other processes."""

@@ -188,11 +188,6 @@ def _label(text: str) -> tuple[str, str]:
 number = _number("a number", math.isfinite)
 span = _number(f"a number of seconds from 0 to {MAX_SECONDS:,.0f}", lambda seconds: 0 <= seconds <= MAX_SECONDS)
 pause = _number(f"a number of seconds above 0, and at most {MAX_SECONDS:,.0f}", lambda seconds: 0 < seconds <= MAX_SECONDS)
-interval = _number(
-    f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,}",
-    lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
-)
-speed = _number("a number from 0.1 to 3600", lambda times: 0.1 <= times <= 3600)
 count = _number("a whole number above 0", lambda number: number > 0, int)
 amount = _number("a whole number from 0", lambda number: number >= 0, int)
 process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
@@ -200,13 +195,8 @@ text = ValueKind("a text", str)
 switch = _switch()
 path = ValueKind("a path", _path)
 names = ValueKind("a list of names", str, (list, str))
-backends = ValueKind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"])
 devices = ValueKind("a list of device numbers, ranges, keys and UUIDs, such as 0,2-3 or gpu.1", _devices, (list, str, int), example="0,2-3")
-time_kept = ValueKind("a time from 1m to 7d, such as 90m or 24h", _time, (str, int, float), example="24h")
-label = ValueKind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"})
 texts = ValueKind("a list of texts", str, (list, str), list, example=["NAME"])
-exporters = texts._replace(example=["jsonl:run.jsonl"])
-paths = ValueKind("a list of paths", _path, (list, str), list)
 
 
 class Option(NamedTuple):
@@ -265,17 +255,34 @@ class Option(NamedTuple):
 NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
 """All except ``run``, which watches the process of its command."""
 SERVE, RECORD = ("serve",), ("record",)
-EXPORTERS = "exporter of records, repeatable: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
-NOTIFY = "address for messages about findings, repeatable: https://… (JSON POST), ntfy://… (apprise) (docs/findings.md#messages)"
-METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; a minus excludes: standard,-nvlink*"
-VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; =renumber: with its numbers"
-LOG_FORMAT = "format of messages on standard error; journal: with the level in the form of systemd's journal"
-RULES = "rules of findings: default, none, names, settings: default,-throttled,hot.above=75 (docs/findings.md)"
 
 READINGS = (
-    Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
-    Option("labels", label, "label of every record, repeatable", {}, "NAME=VALUE", flag="--label"),
-    Option("log_format", _choice("text", "json", "journal"), LOG_FORMAT, "text", takers=COMMANDS),
+    Option(
+        "interval",
+        _number(
+            f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,}",
+            lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
+        ),
+        "seconds between two readings",
+        1.0,
+        "S",
+        usual="1",
+    ),
+    Option(
+        "labels",
+        ValueKind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"}),
+        "label of every record, repeatable",
+        {},
+        "NAME=VALUE",
+        flag="--label",
+    ),
+    Option(
+        "log_format",
+        _choice("text", "json", "journal"),
+        "format of messages on standard error; journal: with the level in the form of systemd's journal",
+        "text",
+        takers=COMMANDS,
+    ),
     Option(
         "log_level",
         _choice("debug", "info", "warning", "error"),
@@ -284,37 +291,71 @@ READINGS = (
         takers=COMMANDS,
         usual="info for serve and for json, else warning",
     ),
-    Option("rules", names, RULES, "default", "LIST"),
+    Option(
+        "rules",
+        names,
+        "rules of findings: default, none, names, settings: default,-throttled,hot.above=75 (docs/findings.md)",
+        "default",
+        "LIST",
+    ),
     Option("share", _choice("node"), "share readings with the job's other processes on this machine (docs/sharing.md)", takers=(MONITOR,)),
     Option("history", amount, "number of readings to store", 300, takers=(MONITOR,)),
 )
 EXPORTING = (
-    Option("exporters", exporters, EXPORTERS, [], "NAME[:TARGET]", ("serve", "record", "run", MONITOR), "--exporter"),
-    Option("notify", texts._replace(example=["https://hooks.example.org/gpu"]), NOTIFY, [], "URL", ("serve", "record", "run", MONITOR)),
+    Option(
+        "exporters",
+        texts._replace(example=["jsonl:run.jsonl"]),
+        "exporter of records, repeatable: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)",
+        [],
+        "NAME[:TARGET]",
+        ("serve", "record", "run", MONITOR),
+        "--exporter",
+    ),
+    Option(
+        "notify",
+        texts._replace(example=["https://hooks.example.org/gpu"]),
+        "address for messages about findings, repeatable: https://… (JSON POST), ntfy://… (apprise) (docs/findings.md#messages)",
+        [],
+        "URL",
+        ("serve", "record", "run", MONITOR),
+    ),
     Option("wandb_project", text, "log to this project of Weights & Biases", None, "NAME", ("record", "run")),
     Option("wandb_run_name", text, "name of the run at Weights & Biases", None, "NAME", ("record", "run")),
 )
 READING = (
     Option(
         "backends",
-        backends,
+        ValueKind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"]),
         "sources, by name (opened even if not detected), accelerators, or all except some: nvidia,host; -amd",
         None,
         "LIST",
         usual="all",
     ),
-    Option("metrics", names, METRICS, "all", "LIST"),
+    Option(
+        "metrics", names, "metrics: core, wandb, standard, all, names, keys, patterns; a minus excludes: standard,-nvlink*", "all", "LIST"
+    ),
     Option("gpus", devices, "devices, by number, range, key or UUID: 0,2-3", None, "LIST", usual="all"),
-    Option("visible", _switch("renumber"), VISIBLE, False),
+    Option(
+        "visible",
+        _switch("renumber"),
+        "only the devices that the watched process sees by its *_VISIBLE_DEVICES; =renumber: with its numbers",
+        False,
+    ),
     Option("pid", process_id, "process to watch", None, "PID", NOT_RUN, usual="this one"),
     Option("children", switch, "also watch its descendants", False, takers=NOT_RUN),
-    Option("disk_paths", paths, "mount point to report, repeatable", ["/"], "PATH", flag="--disk-path"),
+    Option(
+        "disk_paths",
+        ValueKind("a list of paths", _path, (list, str), list),
+        "mount point to report, repeatable",
+        ["/"],
+        "PATH",
+        flag="--disk-path",
+    ),
     Option("amd_source", text, "only source to read AMD's GPUs from: sysfs, amdsmi, amd-smi or rocm-smi", None, "NAME"),
     Option("timeout", pause, "seconds to wait for an answer", 1.0, "S", usual="1"),
     Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout if one is given, else 10"),
     Option("isolation", _choice("thread", "process"), "call drivers in this process, or in a child process", "thread"),
 )
-SHARED = "also share readings with other processes of the machine, in this directory"
 ENDPOINT = (
     Option("listen", text, "address to listen on; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
     Option("tls_cert", path, "certificate and chain (PEM); serve only over TLS", None, "FILE", SERVE),
@@ -331,12 +372,29 @@ ENDPOINT = (
     Option("max_series", count, "maximum number of series", 20_000, "N", SERVE),
     Option("state", path, "keep running jobs, findings and Xid counts in this file across restarts", None, "FILE", SERVE),
     Option("max_age", pause, "serve no reading older than this", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
-    Option("share_directory", path, f"{SHARED}; without DIRECTORY: {SHARED_READINGS}", None, "DIRECTORY", SERVE, "--share"),
+    Option(
+        "share_directory",
+        path,
+        f"also share readings with other processes of the machine, in this directory; without DIRECTORY: {SHARED_READINGS}",
+        None,
+        "DIRECTORY",
+        SERVE,
+        "--share",
+    ),
     Option("share_group", text, "let processes of this group read them too", None, "NAME", SERVE, usual="only this user's and root's"),
 )
 PAGE = (
     Option("ui", switch, "also serve a web page, at /", False, takers=SERVE),
-    Option("page_history", time_kept, "time span of its graphs", 3600.0, "TIME", SERVE, "--history", "1h"),
+    Option(
+        "page_history",
+        ValueKind("a time from 1m to 7d, such as 90m or 24h", _time, (str, int, float), example="24h"),
+        "time span of its graphs",
+        3600.0,
+        "TIME",
+        SERVE,
+        "--history",
+        "1h",
+    ),
     Option("show_commands", switch, "show command lines of processes on it, which may contain secrets", False, takers=SERVE),
 )
 ELSEWHERE = (
@@ -346,7 +404,15 @@ ELSEWHERE = (
     Option("fleet_ca", path, "trust only certificates of these authorities for https://", None, "FILE", WATCH),
     Option("replay", path, "show a recording, including its rotated and compressed files", None, "FILE", WATCH),
     Option("host", text, "host or rank to show first, of a recording with several", None, "NAME[:RANK]", WATCH),
-    Option("speed", speed, "recorded seconds per second", 1.0, "N", WATCH, usual="1"),
+    Option(
+        "speed",
+        _number("a number from 0.1 to 3600", lambda times: 0.1 <= times <= 3600),
+        "recorded seconds per second",
+        1.0,
+        "N",
+        WATCH,
+        usual="1",
+    ),
 )
 HOLDERS = (
     Option(

@@ -163,7 +163,7 @@ class Windows:
                 self._close(window)
 
     def _close(self, window: Window) -> None:
-        window._copy_rows()
+        window._rows = window._unread()  # copied, because later rows may overwrite them in the ring
         self._open.pop(id(window), None)
         window.closed.set()
 
@@ -313,10 +313,6 @@ class Window:
             UnknownNameError: It was not read, and there is no metric with this key.
         """
         return self._results()[0].seconds_above(key, threshold)
-
-    def _copy_rows(self) -> None:
-        """Copy the rows that are not aggregated yet from the ring, where later rows may overwrite them."""
-        self._rows = self._unread()
 
     def _fold(self) -> WindowAggregator:
         """Aggregate the rows so far. The owner's lock must be held."""

@@ -179,7 +179,7 @@ def test_what_is_no_number_is_left_out_and_told_once(kind: str, caplog: pytest.L
     assert [step.values for step in steps.take(meter(2.0))] == [{"epoch": 1}] * 3
     (told,) = caplog.messages
     assert told.startswith("monitor.log: loss is a ")
-    assert "left out, here and from now on" in told
+    assert "ignored, here and from now on" in told
     assert len(told) < 1200
 
 
