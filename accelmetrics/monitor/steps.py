@@ -343,7 +343,7 @@ class StepLog:
         if type(value) is int:
             if abs(value) <= LARGEST:
                 return value
-            self._warn(name, "monitor.log: %s is an integer beyond the range of floats: it is ignored, here and from now on", name)
+            self._warn(name, "monitor.log: %s is a number beyond the range of floats: it is ignored, here and from now on", name)
             return None
         if isfinite(value):
             return value

@@ -109,8 +109,8 @@ def test_a_name_that_does_not_exist_is_an_error_that_says_the_nearest(choice: Ru
         ({"throttled": {"span": "long"}}, "span is 'long': it must be a number"),
         ({"hot": {"severity": "bad"}}, "severity is 'bad'"),
         ("hot.above=warm", "'warm' is not a number"),
-        ([DRAWING._replace(above=None)], "it needs a limit"),
-        ([DRAWING._replace(below=3)], "it needs a limit"),
+        ([DRAWING._replace(above=None)], "it needs one limit"),
+        ([DRAWING._replace(below=3)], "it needs one limit"),
         ([DRAWING._replace(measure=3)], "its measure 3 is not callable"),  # type: ignore[arg-type]
         ([DRAWING._replace(needs=("powerWatts",))], "needs is a list of lists"),  # type: ignore[arg-type]
         ([DRAWING._replace(needs="powerWatts")], "needs is a list of lists"),  # type: ignore[arg-type]

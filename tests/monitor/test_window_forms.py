@@ -98,7 +98,7 @@ def test_what_cannot_be_decorated_is_refused_at_once() -> None:
         monitor.window("s")(stream)
     with pytest.raises(InvalidOptionError, match=r"cannot be decorated"):
         monitor.window("s")(5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOptionError, match=r"a decorator is written @monitor\.window\('name'\)"):
+    with pytest.raises(InvalidOptionError, match=r"write a decorator as @monitor\.window\('name'\)"):
 
         @monitor.window  # type: ignore[arg-type]
         def step() -> None: ...
