@@ -295,24 +295,24 @@ class Fleet:
 
     def _fetch(self, now: float) -> None:
         """Call the actor of each node without a pending call, and add the answers that arrive within an interval."""
-        waited: dict[Any, NodeRows] = {}
+        pending_nodes: dict[Any, NodeRows] = {}
         for node_id, node in self._nodes.items():
             if node.pending is None and now >= node.retry_at:
                 self._check(node, guarded(self._request_rows, node_id, node, now), now)
             if node.pending is not None:
-                waited[node.pending] = node
-        if not waited:
+                pending_nodes[node.pending] = node
+        if not pending_nodes:
             return
-        ready, late = _unwrapped(ray.wait)(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
+        ready, late = _unwrapped(ray.wait)(list(pending_nodes), num_returns=len(pending_nodes), timeout=min(self._interval, LONGEST_WAIT))
         for answer in ready:
-            node = waited[answer]
+            node = pending_nodes[answer]
             node.pending = None
             outcome = guarded(_unwrapped(ray.get), answer)
             self._check(node, outcome, now)
             if outcome.value is not None:
                 node.add(outcome.value)
         for answer in late:
-            node = waited[answer]
+            node = pending_nodes[answer]
             if now - node.asked_at > max(SILENT, SILENT_INTERVALS * self._interval):
                 node.trouble = f"no answer for {now - node.asked_at:.0f} s"
 

@@ -112,9 +112,9 @@ class ModelWatch:
         for name, module in [("", model), *self._named_modules()]:
             own = [norms[id(parameter)] for parameter in module.parameters() if id(parameter) in norms]
             for kind, parts in (("grad_norm", [one for one, _ in own]), ("weight_norm", [one for _, one in own])):
-                there = [part for part in parts if part is not None]
-                if there:
-                    together = torch.stack([part.to(there[0].device, torch.float32) for part in there])
+                present = [part for part in parts if part is not None]
+                if present:
+                    together = torch.stack([part.to(present[0].device, torch.float32) for part in present])
                     found[self._name(kind, name)] = torch.linalg.vector_norm(together)
         return found
 

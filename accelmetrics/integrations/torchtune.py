@@ -52,7 +52,7 @@ class DeviceMetricLogger:
     def log_dict(self, payload: Mapping[str, Any], step: int) -> None:
         """Log a row with the devices' values since the previous row. ``payload`` is not changed."""
         self._hook.contain(self._hook.note, step, payload)
-        self._inner.log_dict(self._hook.beside(payload), step)
+        self._inner.log_dict(self._hook.with_row(payload), step)
 
     def log_config(self, config: Any) -> None:
         """Log the recipe's configuration."""

@@ -459,7 +459,7 @@ class RunHook:
         """Return a row with the prefix, keys and statistics of this hook."""
         return self.run.row(*self._row)
 
-    def beside(self, values: Mapping[str, Any], row: Mapping[str, float] | None = None) -> Mapping[str, Any]:
+    def with_row(self, values: Mapping[str, Any], row: Mapping[str, float] | None = None) -> Mapping[str, Any]:
         """Return a copy of a framework's values with a row added, by default a row of this run.
 
         Values that are no mapping are returned unchanged.

@@ -108,7 +108,7 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
             # The dialect's names have no part for a node. So this node has the dialect's names, and other nodes have ours.
             row = {name: value for name, value in (row or {}).items() if name.count("/") > 1}
             row.update(guarded(_named_for_verl, hook).value or {})
-        data = hook.beside(data, row)
+        data = hook.with_row(data, row)
     _log(self, data, step, *arguments, **options)
 
 

@@ -83,11 +83,11 @@ class _Judge:
         state = self._states[finding.key] = _State(at)
         state.finding = self.findings[finding.key] = finding
 
-    def judge(self, given: RuleInput, changed: list[Finding]) -> None:
+    def judge(self, inputs: RuleInput, changed: list[Finding]) -> None:
         """Evaluate the rule on one reading. Findings that begin or end are added to ``changed``."""
         if self._measure is None:
             return
-        outcome = guarded(self._evaluate, self._measure, given, changed)
+        outcome = guarded(self._evaluate, self._measure, inputs, changed)
         self._slow = self._slow + 1 if outcome.seconds > SLOW else 0
         if outcome.failure is not None and self.failure is None:
             log.warning("rule %s failed: %s", self.rule.name, outcome.failure.detail)
@@ -97,10 +97,10 @@ class _Judge:
             self._measure = None
             log.warning("rule %s: %s", self.rule.name, self.failure.detail)
 
-    def _evaluate(self, measure: Measure, given: RuleInput, changed: list[Finding]) -> None:
-        rule, states, at = self.rule, self._states, given.at
-        given.words = self._words
-        found = measure(given)
+    def _evaluate(self, measure: Measure, inputs: RuleInput, changed: list[Finding]) -> None:
+        rule, states, at = self.rule, self._states, inputs.at
+        inputs.words = self._words
+        found = measure(inputs)
         for key, value in found.items():
             number = self._sign * value
             state = states.get(key)
@@ -109,12 +109,12 @@ class _Judge:
                     if len(states) >= MOST:
                         continue
                     state = states[key] = _State(at)
-                elif state.finding is None and (not given.joined or at - state.seen > self._gap):
+                elif state.finding is None and (not inputs.joined or at - state.seen > self._gap):
                     state.since = at
                 state.seen, state.off = at, None
                 if state.finding is None and at - state.since >= rule.seconds and isfinite(value):
                     parts = {"value": value, "limit": rule.limit, "seconds": rule.seconds, "words": self._words.get(key, key)}
-                    message, since = rule.says.format_map({**rule.options, **parts}), _time_ns(given, state.since)
+                    message, since = rule.says.format_map({**rule.options, **parts}), _time_ns(inputs, state.since)
                     state.finding = Finding(rule.name, rule.severity, key, message, float(value), rule.limit, since, None, rule.advice)
                     self.findings[key] = state.finding
                     changed.append(state.finding)
@@ -126,24 +126,24 @@ class _Judge:
                 state.seen = at
                 state.off = None if number > self._clear else at if state.off is None else state.off
                 if state.off is not None and at - state.off >= rule.clear_seconds:
-                    self._end(key, state.off, given, changed)
+                    self._end(key, state.off, inputs, changed)
         if states and not self.of_steps:
             # A finding without values for a long time ends. If its device has fallen silent with a fault, the finding remains.
             longest = max(FORGOTTEN, self._gap)
             for key, state in list(states.items()):
-                if at - state.seen > longest and key not in found and given.silent.get(key, IN_ORDER) <= IN_ORDER:
-                    self._end(key, state.seen, given, changed)
+                if at - state.seen > longest and key not in found and inputs.silent.get(key, IN_ORDER) <= IN_ORDER:
+                    self._end(key, state.seen, inputs, changed)
 
-    def _end(self, key: str, at: float, given: RuleInput, changed: list[Finding]) -> None:
+    def _end(self, key: str, at: float, inputs: RuleInput, changed: list[Finding]) -> None:
         finding = self._states.pop(key).finding
         if finding is not None:
             self.findings.pop(key, None)
-            changed.append(finding._replace(until_ns=_time_ns(given, at)))
+            changed.append(finding._replace(until_ns=_time_ns(inputs, at)))
 
 
-def _time_ns(given: RuleInput, at: float) -> int:
+def _time_ns(inputs: RuleInput, at: float) -> int:
     """Convert a time of the monotonic clock to nanoseconds since 1970, relative to the reading's time."""
-    return given.snapshot.time_ns - int((given.at - at) * 1e9)
+    return inputs.snapshot.time_ns - int((inputs.at - at) * 1e9)
 
 
 class FindingEngine:
@@ -164,7 +164,7 @@ class FindingEngine:
     def __init__(self, rules: Sequence[Rule], interval: float, labels: Mapping[str, str], attribution: HoldersOf | None = None) -> None:
         self.findings: Findings = NO_FINDINGS
         self._judges = [_Judge(rule, GAP * max(interval, EVERY)) for rule in rules]
-        self._given = RuleInput(labels, attribution)
+        self._inputs = RuleInput(labels, attribution)
         self._steps: list[Step] = []
         self._joined = True
         self.due = float("-inf")
@@ -203,8 +203,8 @@ class FindingEngine:
         if joined and not last and row.at < self.due:
             return self.findings
         self.due = row.at + EVERY - min(0.05, EVERY / 2)
-        given = self._given
-        given.take(snapshot, row, self._steps, self._joined)
+        inputs = self._inputs
+        inputs.take(snapshot, row, self._steps, self._joined)
         self._steps, self._joined = [], True
         changed: list[Finding] = []
         restored, self._restored = self._restored, ()
@@ -213,17 +213,17 @@ class FindingEngine:
             for device, finding in restored:
                 if finding.rule == judge.rule.name and (not device or device in keys):
                     judge.restore(finding._replace(key=keys.get(device, finding.key)), row.at)
-            judge.judge(given, changed)
-        for step in given.steps:
+            judge.judge(inputs, changed)
+        for step in inputs.steps:
             if len(self._logged) < MOST:
                 self._logged.update(map(plain_name, step.values))
-        marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
+        marks = (inputs.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
         if marks != self._missing_inputs:
             self._missing_inputs, before = marks, self._missing
             # The detail of a reason may change, for example count seconds, and is no part of its identity. For logged numbers it is.
             found = ((one if one.reason == NOT_LOGGED else one[:-1], one) for one in self._find_missing())
-            self._missing = {mark: before.get(mark, (one, given.at)) for mark, one in found}
-        missing = tuple(one for one, since in self._missing.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
+            self._missing = {mark: before.get(mark, (one, inputs.at)) for mark, one in found}
+        missing = tuple(one for one, since in self._missing.values() if one.reason == "rule_failed" or inputs.at - since >= PATIENCE)
         if changed or restored or missing != self.findings.cannot_tell:
             self._publish(changed, missing)
         return self.findings
@@ -235,12 +235,12 @@ class FindingEngine:
             All findings up to now.
         """
         self._steps.extend(steps)
-        if self._steps and self._given.snapshot.time_ns:
-            self._given.steps, self._steps = self._steps, []
+        if self._steps and self._inputs.snapshot.time_ns:
+            self._inputs.steps, self._steps = self._steps, []
             changed: list[Finding] = []
             for judge in self._judges:
                 if judge.of_steps:
-                    judge.judge(self._given, changed)
+                    judge.judge(self._inputs, changed)
             if changed:
                 self._publish(changed, self.findings.cannot_tell)
         return self.findings
@@ -258,7 +258,7 @@ class FindingEngine:
 
     def _find_missing(self) -> Iterator[CannotTell]:
         """Yield the missing metrics of each rule. Devices with the same reason are combined."""
-        given = self._given
+        inputs = self._inputs
         for judge in self._judges:
             rule = judge.rule
             if judge.failure is not None:
@@ -270,12 +270,12 @@ class FindingEngine:
                 yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, f"the program logs no {rule.logged[0]}")
                 continue
             missing: dict[tuple[str, str], tuple[str, list[str]]] = {}
-            for slot in given.snapshot.identities:
+            for slot in inputs.snapshot.identities:
                 if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
                     continue
-                names = next((names for names in rule.needs if not given.has(slot.key, names)), None)
+                names = next((names for names in rule.needs if not inputs.has(slot.key, names)), None)
                 if names is not None:
-                    found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
+                    found = (inputs.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
                     why = next((why for why in found if why is not None), None)
                     why = why or Unavailable("not_read", "the metric is not selected, or its source does not report it")
                     missing.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)

@@ -109,8 +109,8 @@ class RuleInput:
     def has(self, device: str, names: Names) -> bool:
         """Return whether a device has one of these metrics, including values that were served again."""
         for name in names:
-            before, link, behind = name.partition(LINK)
-            if device in ([one for one, _, _ in self.numbered(before, behind)] if link else self._columns.get(name, ())):
+            prefix, link, suffix = name.partition(LINK)
+            if device in ([one for one, _, _ in self.numbered(prefix, suffix)] if link else self._columns.get(name, ())):
                 return True
         return False
 
@@ -131,22 +131,22 @@ class RuleInput:
             found.update(slot.key for slot in self.snapshot.identities if slot.visible_index is not None)
         return found
 
-    def numbered(self, before: str, behind: str) -> list[tuple[str, str, float]]:
+    def numbered(self, prefix: str, suffix: str) -> list[tuple[str, str, float]]:
         """Return device, number and value of metrics with a number in their name.
 
         Args:
-            before: The name's part before the number: ``nvlink.``.
-            behind: The name's part after the number: ``.state``.
+            prefix: The name's part before the number: ``nvlink.``.
+            suffix: The name's part after the number: ``.state``.
         """
-        if (before, behind) not in self._numbered:
-            self._numbered[before, behind] = [
-                (device, name[len(before) : -len(behind)], column)
+        if (prefix, suffix) not in self._numbered:
+            self._numbered[prefix, suffix] = [
+                (device, name[len(prefix) : -len(suffix)], column)
                 for name, columns in self._columns.items()
-                if name.startswith(before) and name.endswith(behind)
+                if name.startswith(prefix) and name.endswith(suffix)
                 for device, column in columns.items()
             ]
         row = self._row
-        return [(device, number, value) for device, number, column in self._numbered[before, behind] if (value := row[column]) != REPEATED]
+        return [(device, number, value) for device, number, column in self._numbered[prefix, suffix] if (value := row[column]) != REPEATED]
 
 
 class Latest:
@@ -159,18 +159,18 @@ class Latest:
     def __init__(self, metric: Names) -> None:
         self._names = metric
 
-    def __call__(self, given: RuleInput) -> Values:
-        return given.values(self._names)
+    def __call__(self, inputs: RuleInput) -> Values:
+        return inputs.values(self._names)
 
 
 def margin() -> Measure:
     """Measure how far a device is below the temperature at which it slows down, in kelvins."""
 
-    def measure(given: RuleInput) -> Values:
-        temperatures, limits = given.values(TEMPERATURE), given.values(("tempLimit.slowdown",))
+    def measure(inputs: RuleInput) -> Values:
+        temperatures, limits = inputs.values(TEMPERATURE), inputs.values(("tempLimit.slowdown",))
         computed = {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
         # A margin from the driver takes precedence: it is the distance to the nearest of several limits.
-        return {**computed, **given.values(("tempMargin",))}
+        return {**computed, **inputs.values(("tempMargin",))}
 
     return measure
 
@@ -223,19 +223,19 @@ def throttled_share(span: float, load: float) -> Measure:
     last = 0.0
     windows: dict[str, WindowSums] = {}
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         nonlocal last
-        elapsed, last = given.at - last, given.at
-        joined = given.joined and elapsed <= span / 5  # nothing is known about a longer gap
-        reasons = [given.values((name,)) for name in SLOWED]
+        elapsed, last = inputs.at - last, inputs.at
+        joined = inputs.joined and elapsed <= span / 5  # nothing is known about a longer gap
+        reasons = [inputs.values((name,)) for name in SLOWED]
         shares: dict[str, float] = {}
-        for device, utilization in given.values(UTILIZATION).items():
+        for device, utilization in inputs.values(UTILIZATION).items():
             flags = [values[device] for values in reasons if device in values]
             if not flags:
                 continue
             window = windows.setdefault(device, WindowSums(span, pieces=30))
             slowed = elapsed if utilization > load and any(flags) else 0.0
-            window.add(given.at, *((slowed, elapsed) if joined else (0.0, 0.0)))
+            window.add(inputs.at, *((slowed, elapsed) if joined else (0.0, 0.0)))
             if window.percent is not None:
                 shares[device] = window.percent
         return shares
@@ -248,7 +248,7 @@ def _rises(
     initial: bool,
     overlapping: bool = False,
     words: Callable[[str], str] = str,
-    ages: Callable[[RuleInput, str, str], Sequence[float]] = lambda given, device, counter: (),
+    ages: Callable[[RuleInput, str, str], Sequence[float]] = lambda inputs, device, counter: (),
 ) -> Callable[[RuleInput, Iterable[tuple[str, str, float]]], dict[str, float]]:
     """Return a function that sums up the recent rises of each device's counters.
 
@@ -265,7 +265,7 @@ def _rises(
     last: dict[tuple[str, str], float] = {}
     risen: dict[str, deque[tuple[float, float, str]]] = {}  # by device: time, rise and counter
 
-    def add_up(given: RuleInput, read: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+    def add_up(inputs: RuleInput, read: Iterable[tuple[str, str, float]]) -> dict[str, float]:
         recent: dict[str, float] = {}
         for device, counter, value in read:
             before = last.get((device, counter))
@@ -273,19 +273,19 @@ def _rises(
             recent.setdefault(device, 0.0)
             # A value below the last one means that the counter was reset, so all of it is new.
             since = value - before if before is not None and value >= before else value if before is not None or initial else 0.0
-            if before is None and (known := ages(given, device, counter)):
-                of_before = ((given.at - age, 1.0, counter) for age in known)
+            if before is None and (known := ages(inputs, device, counter)):
+                of_before = ((inputs.at - age, 1.0, counter) for age in known)
                 risen[device] = deque(sorted([*risen.get(device, ()), *of_before]), maxlen=1024)
             elif since > 0:
-                risen.setdefault(device, deque(maxlen=1024)).append((given.at, since, counter))
+                risen.setdefault(device, deque(maxlen=1024)).append((inputs.at, since, counter))
         for device, rises in risen.items():
-            while rises and given.at - rises[0][0] > span:
+            while rises and inputs.at - rises[0][0] > span:
                 rises.popleft()
             by_counter: dict[str, float] = {}
             for _, rise, counter in rises:
                 by_counter[counter] = by_counter.get(counter, 0.0) + rise
             if rises:
-                given.words[device] = words(rises[-1][2])
+                inputs.words[device] = words(rises[-1][2])
             recent[device] = max(by_counter.values(), default=0.0) if overlapping else sum(by_counter.values())
         return recent
 
@@ -302,7 +302,7 @@ def recent_rises(counters: Names, span: float, initial: bool, overlapping: bool 
         overlapping: Whether several counters may count the same errors. Then the largest rise counts instead of the sum.
     """
     add_up = _rises(span, initial, overlapping)
-    return lambda given: add_up(given, ((device, name, value) for name in counters for device, value in given.values((name,)).items()))
+    return lambda inputs: add_up(inputs, ((device, name, value) for name in counters for device, value in inputs.values((name,)).items()))
 
 
 def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
@@ -314,18 +314,18 @@ def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
         span: Number of seconds for which an error counts.
     """
 
-    def ages(given: RuleInput, device: str, code: str) -> Sequence[float]:
-        addresses = [pci_address(slot.identity.pci_bus_id) for slot in given.snapshot.identities if slot.key == device]
+    def ages(inputs: RuleInput, device: str, code: str) -> Sequence[float]:
+        addresses = [pci_address(slot.identity.pci_bus_id) for slot in inputs.snapshot.identities if slot.key == device]
         # A copy, because another thread may add to them.
         times = [when for address in addresses for when, one in tuple(KNOWN_XIDS.recent.get(address, ())) if str(one) == code]
-        return [max(0.0, given.snapshot.time_ns / 1e9 - when) for when in times]
+        return [max(0.0, inputs.snapshot.time_ns / 1e9 - when) for when in times]
 
     add_up = _rises(span, initial=True, words=lambda code: f"{code}: {meaning(int(code))}", ages=ages)
     listed = frozenset(map(str, codes))
 
-    def measure(given: RuleInput) -> Values:
-        meant = [one for one in given.numbered("xid.", ".errors") if (one[1] in listed) != others]
-        return {**dict.fromkeys(given.values(("xidErrors",)), 0.0), **add_up(given, meant)}
+    def measure(inputs: RuleInput) -> Values:
+        matching = [one for one in inputs.numbered("xid.", ".errors") if (one[1] in listed) != others]
+        return {**dict.fromkeys(inputs.values(("xidErrors",)), 0.0), **add_up(inputs, matching)}
 
     return measure
 
@@ -333,13 +333,13 @@ def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
 def fabric_health() -> Measure:
     """Measure the number of faults that keep a device from using the NVLink fabric. The words list them."""
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         found: dict[str, dict[str, float]] = {}
         for name in FABRIC_HEALTH:
-            for device, value in given.values((name,)).items():
+            for device, value in inputs.values((name,)).items():
                 found.setdefault(device, {})[name] = value
         faults = {device: fabric_faults(values) for device, values in found.items()}
-        given.words.update((device, ", ".join(words)) for device, words in faults.items())
+        inputs.words.update((device, ", ".join(words)) for device, words in faults.items())
         return {device: len(words) for device, words in faults.items()}
 
     return measure
@@ -353,13 +353,13 @@ def counter_rate(counter: str) -> Measure:
     """
     last: dict[str, tuple[float, float]] = {}
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         rates: dict[str, float] = {}
-        for device, value in given.values((counter,)).items():
-            at, before = last.get(device, (given.at, value))
-            last[device] = given.at, value
-            if given.at > at and value >= before and given.joined:
-                rates[device] = (value - before) / (given.at - at)
+        for device, value in inputs.values((counter,)).items():
+            at, before = last.get(device, (inputs.at, value))
+            last[device] = inputs.at, value
+            if inputs.at > at and value >= before and inputs.joined:
+                rates[device] = (value - before) / (inputs.at - at)
         return rates
 
     return measure
@@ -369,11 +369,11 @@ def links_down() -> Measure:
     """Measure how many fewer NVLinks are up than before, or than on another device of the same product."""
     highest: dict[str, int] = {}  # highest number of links that were up, by device
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         up: dict[str, int] = {}
-        for device, _, state in given.numbered("nvlink.", ".state"):
+        for device, _, state in inputs.numbered("nvlink.", ".state"):
             up[device] = up.get(device, 0) + (state > 0)
-        products = {slot.key: slot.identity.name for slot in given.snapshot.identities} if up else {}
+        products = {slot.key: slot.identity.name for slot in inputs.snapshot.identities} if up else {}
         of_product: dict[str, int] = {}
         for device, count in up.items():
             most = highest[device] = max(count, highest.get(device, 0))
@@ -390,13 +390,13 @@ def lost_devices() -> Measure:
     # A lost device stays lost until it has a value again: while its driver is reloaded or it is reset, there is no reason to read.
     readings: dict[str, float] = {}
 
-    def measure(given: RuleInput) -> Values:
-        for slot in given.snapshot.identities:
+    def measure(inputs: RuleInput) -> Values:
+        for slot in inputs.snapshot.identities:
             device = slot.key
-            reasons = given.silent.get(device)
+            reasons = inputs.silent.get(device)
             if reasons == LOST:
                 readings[device] = readings.get(device, 0.0) + 1
-                given.words[device] = in_words(next(iter(given.snapshot.reasons_of(device).values())).detail)
+                inputs.words[device] = in_words(next(iter(inputs.snapshot.reasons_of(device).values())).detail)
             elif reasons is None and not slot.identity.parent:
                 readings[device] = 0.0
         return readings.copy()
@@ -410,23 +410,23 @@ def missing_devices() -> Measure:
     known: dict[str, str] = {}  # source by whole device, of all devices listed so far
     silent: set[str] = set()  # sources that were silent before they had listed a device
 
-    def measure(given: RuleInput) -> Values:
-        present = {slot.key: slot.backend for slot in given.snapshot.identities if not slot.identity.parent}
+    def measure(inputs: RuleInput) -> Values:
+        present = {slot.key: slot.backend for slot in inputs.snapshot.identities if not slot.identity.parent}
         known.update(present)
-        lost = lost_readings(given)
+        lost = lost_readings(inputs)
         missing: dict[str, float] = {}
         for device in known:
-            reasons, listed = given.silent.get(device, frozenset()), device in present
+            reasons, listed = inputs.silent.get(device, frozenset()), device in present
             if reasons or not listed:
-                given.words[device] = ", ".join(sorted(reasons)) if listed else "no longer listed"
+                inputs.words[device] = ", ".join(sorted(reasons)) if listed else "no longer listed"
             # A listed device without reasons has values, or none of its metrics is read.
             missing[device] = not lost.get(device) and (not listed or not reasons <= IN_ORDER)
         sources = set(known.values())
-        for status in given.snapshot.backends:
+        for status in inputs.snapshot.backends:
             if status.name in silent or (status.silent and status.name not in sources):
                 silent.add(status.name)
                 missing[status.name] = status.silent and status.name not in sources
-                given.words[status.name] = status.detail
+                inputs.words[status.name] = status.detail
         return missing
 
     return measure
@@ -435,16 +435,16 @@ def missing_devices() -> Measure:
 def recovery_needed() -> Measure:
     """Measure 1 for a device if its driver requests a recovery action, or reports that values need a reset first; else 0."""
 
-    def measure(given: RuleInput) -> Values:
-        actions, missing = given.values(("recoveryAction",)), given.snapshot.unavailable
+    def measure(inputs: RuleInput) -> Values:
+        actions, missing = inputs.values(("recoveryAction",)), inputs.snapshot.unavailable
         required = {key for key, why in missing.items() if why.reason == Reason.RESET_REQUIRED}
         found: dict[str, float] = {}
-        for slot in given.snapshot.identities:
+        for slot in inputs.snapshot.identities:
             action = RECOVERY.get(int(actions.get(slot.key, 0)), "")
             refused = any(key.startswith(f"{slot.key}.") for key in required)
             if action or refused:
-                given.words[slot.key] = action or "a reset is required before all values are available"
-            if slot.key in actions or refused or given.has(slot.key, ANSWERS):
+                inputs.words[slot.key] = action or "a reset is required before all values are available"
+            if slot.key in actions or refused or inputs.has(slot.key, ANSWERS):
                 found[slot.key] = float(bool(action) or refused)
         return found
 
@@ -458,13 +458,13 @@ def idle_held(held_bytes: float) -> Measure:
         held_bytes: Memory in use from which a device counts as held by a program.
     """
 
-    def measure(given: RuleInput) -> Values:
-        loads, used = given.values(UTILIZATION), given.values(MEMORY_USED)
+    def measure(inputs: RuleInput) -> Values:
+        loads, used = inputs.values(UTILIZATION), inputs.values(MEMORY_USED)
         if all(load > 5 for load in loads.values()):  # no device is idle: skip the search for holders
             return loads
         # Unified memory is also used by programs that do not use the device.
-        shared = {slot.key for slot in given.snapshot.identities if slot.identity.unified}
-        held = given.held() | {device for device, amount in used.items() if amount >= held_bytes and device not in shared}
+        shared = {slot.key for slot in inputs.snapshot.identities if slot.identity.unified}
+        held = inputs.held() | {device for device, amount in used.items() if amount >= held_bytes and device not in shared}
         return {device: load if device in held else 100.0 for device, load in loads.items()}
 
     return measure
@@ -478,10 +478,10 @@ def relative_clock(load: float, least: float) -> Measure:
         least: Minimum number of peers for a median.
     """
 
-    def measure(given: RuleInput) -> Values:
-        loads, clocks, limits = given.values(UTILIZATION), given.values(("smClock",)), given.values(POWER_LIMIT)
+    def measure(inputs: RuleInput) -> Values:
+        loads, clocks, limits = inputs.values(UTILIZATION), inputs.values(("smClock",)), inputs.values(POWER_LIMIT)
         groups: dict[tuple[str, float], dict[str, float]] = {}
-        for slot in given.snapshot.identities:
+        for slot in inputs.snapshot.identities:
             device = slot.key
             if loads.get(device, 0.0) > load and device in clocks:
                 groups.setdefault((slot.identity.name, limits.get(device, 0.0)), {})[device] = clocks[device]
@@ -500,19 +500,19 @@ def unmoved_energy(watts: float, readings: float) -> Measure:
     """
     unchanged: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when it is unchanged, readings since then
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         # After a reading without the counter, for example from a lost device, the time starts again: the gap is unknown.
         for device in list(unchanged):
-            if not given.joined or not given.has(device, ("energyJoules",)):
+            if not inputs.joined or not inputs.has(device, ("energyJoules",)):
                 del unchanged[device]
-        powers = given.values(POWER)
+        powers = inputs.values(POWER)
         found: dict[str, float] = {}
-        for device, joules in given.values(("energyJoules",)).items():
-            counter, since, count = unchanged.get(device, (joules, given.at, 0))
+        for device, joules in inputs.values(("energyJoules",)).items():
+            counter, since, count = unchanged.get(device, (joules, inputs.at, 0))
             if joules != counter or powers.get(device, 0.0) <= watts:
-                counter, since, count = joules, given.at, 0
+                counter, since, count = joules, inputs.at, 0
             unchanged[device] = counter, since, count + 1
-            found[device] = given.at - since if count >= readings else 0.0
+            found[device] = inputs.at - since if count >= readings else 0.0
         return found
 
     return measure
@@ -533,24 +533,24 @@ def memory_growth(span: float, parts: float, hours: float) -> Measure:
     lowest: dict[str, deque[tuple[float, float]]] = {}  # by device: start time and minimum use of each part
     slopes: dict[str, float] = {}
 
-    def measure(given: RuleInput) -> Values:
-        if not given.joined:
+    def measure(inputs: RuleInput) -> Values:
+        if not inputs.joined:
             lowest.clear()
             slopes.clear()
-        used = dict(given.values(MEMORY_PERCENT))
-        totals = given.values(MEMORY_TOTAL)
+        used = dict(inputs.values(MEMORY_PERCENT))
+        totals = inputs.values(MEMORY_TOTAL)
         # PyTorch's own count is preferred if known: its allocator returns no memory to the driver, so the driver's number hides a leak.
-        for device, allocated in given.values((f"{TORCH}memoryAllocatedBytes",)).items():
+        for device, allocated in inputs.values((f"{TORCH}memoryAllocatedBytes",)).items():
             if totals.get(device):
                 used[device] = 100 * allocated / totals[device]
         for device, share in used.items():
             least = lowest.setdefault(device, deque(maxlen=int(parts) + 1))
-            if not least or given.at - least[-1][0] >= span / parts:
+            if not least or inputs.at - least[-1][0] >= span / parts:
                 if len(least) == least.maxlen:
                     least.popleft()
                 if least:
                     slopes[device] = _slope(least, int(parts), hours)
-                least.append((given.at, share))
+                least.append((inputs.at, share))
             elif share < least[-1][1]:
                 least[-1] = least[-1][0], share
         return {device: slopes[device] for device in used if device in slopes}

@@ -50,9 +50,9 @@ class _PerProcess(Generic[T]):
             self._kept[step.source] = self._make()
         return self._kept.get(step.source)
 
-    def numbers(self, given: RuleInput, names: Names) -> Iterator[tuple[str, float, T]]:
+    def numbers(self, inputs: RuleInput, names: Names) -> Iterator[tuple[str, float, T]]:
         """Yield the key and the state of the process, and the number, for each step with a finite number of this name."""
-        for step in given.steps:
+        for step in inputs.steps:
             number = logged_number(step.values, names)
             if number is not None and isfinite(number) and (kept := self.of(step)) is not None:
                 yield about(step.source), number, kept
@@ -69,9 +69,9 @@ def non_finite(calm: float, norms: float) -> Measure:
     # because some trainers report NaN as 0.
     processes = _PerProcess(lambda: SimpleNamespace(count=0, since=0, norms=0))
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for step in given.steps:
+        for step in inputs.steps:
             loss, norm = logged_number(step.values, LOSS), logged_number(step.values, NORM)
             process = processes.of(step) if loss is not None or norm is not None else None
             if process is None:
@@ -82,7 +82,7 @@ def non_finite(calm: float, norms: float) -> Measure:
                 process.count, process.since = process.count + 1, 0
                 what, value = ("loss", loss) if bad else ("gradient norm", norm)
                 at = "" if step.step is None else f" at step {step.step}"
-                given.words[about(step.source)] = f"{what} is {value}{at}"
+                inputs.words[about(step.source)] = f"{what} is {value}{at}"
             else:
                 process.since += 1
                 if process.since >= calm:
@@ -102,9 +102,9 @@ def sustained_norm(warm_up: float, steps: float) -> Measure:
     """
     processes = _PerProcess(lambda: SimpleNamespace(seen=0, last=deque[float](maxlen=int(steps))))
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for key, norm, process in processes.numbers(given, NORM):
+        for key, norm, process in processes.numbers(inputs, NORM):
             process.seen += 1
             if process.seen > warm_up:
                 process.last.append(norm)
@@ -130,9 +130,9 @@ def norm_jump(weight: float, usual: float, warm_up: float, steps: float, times: 
     """
     processes = _PerProcess(lambda: SimpleNamespace(seen=0, mean=0.0, variance=0.0, last=deque[float](maxlen=int(steps))))
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for key, norm, process in processes.numbers(given, NORM):
+        for key, norm, process in processes.numbers(inputs, NORM):
             process.seen += 1
             taken = norm
             if process.seen == 1:
@@ -163,9 +163,9 @@ def loss_spike(steps: float) -> Measure:
     """
     processes = _PerProcess(lambda: deque[float](maxlen=int(steps)))
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for key, loss, before in processes.numbers(given, LOSS):
+        for key, loss, before in processes.numbers(inputs, LOSS):
             if len(before) == before.maxlen and min(before) > 0:
                 found[key] = max(loss / median(before), found.get(key, 0.0))
             before.append(loss)
@@ -215,8 +215,8 @@ def loss_decline(least: float, unsure: float) -> Measure:
     """
     processes = _PerProcess(Thinned)
 
-    def measure(given: RuleInput) -> Values:
-        whole = {key: series for key, loss, series in processes.numbers(given, LOSS) if series.add(loss)}
+    def measure(inputs: RuleInput) -> Values:
+        whole = {key: series for key, loss, series in processes.numbers(inputs, LOSS) if series.add(loss)}
         found: dict[str, float] = {}
         for key, series in whole.items():
             parts = int(max(least, series.count / 4) / series.size)
@@ -251,9 +251,9 @@ class _Pace:
         self._last: Step | None = None
         self._seconds: deque[float] = deque(maxlen=RECENT)
 
-    def take(self, given: RuleInput) -> Iterator[tuple[int, float]]:
+    def take(self, inputs: RuleInput) -> Iterator[tuple[int, float]]:
         """Yield for each new record of the leader the number of steps and seconds since its previous one."""
-        for step in given.steps:
+        for step in inputs.steps:
             rank, node = step.source
             process = (-1 if rank is None else rank, node)
             if self._leader is None or process < self._leader:
@@ -291,20 +291,20 @@ def hang(load: float, power: float, least: float, times: float, first: float) ->
     pace = _Pace()
     since: float | None = None
 
-    def measure(given: RuleInput) -> Values:
+    def measure(inputs: RuleInput) -> Values:
         nonlocal since
-        for _ in pace.take(given):
+        for _ in pace.take(inputs):
             pass
-        if given.steps or (since is not None and not given.joined):
-            since = given.at
+        if inputs.steps or (since is not None and not inputs.joined):
+            since = inputs.at
         if since is None:
             return {}
-        loads, powers, limits = given.values(UTILIZATION), given.values(POWER), given.values(POWER_LIMIT)
-        waited, usual = given.at - since, pace.usual
+        loads, powers, limits = inputs.values(UTILIZATION), inputs.values(POWER), inputs.values(POWER_LIMIT)
+        waited, usual = inputs.at - since, pace.usual
         if waited < least:
             return dict.fromkeys(loads, 0.0)
         allowed = first if usual is None else max(least, times * usual)
-        given.words.update(dict.fromkeys(loads, f"no step for {waited:.0f} s"))
+        inputs.words.update(dict.fromkeys(loads, f"no step for {waited:.0f} s"))
         # A device that waits for others in a collective operation reports full utilisation but draws little power.
         return {
             device: waited / allowed if busy >= load and 100 * powers[device] < power * limits[device] else 0.0
@@ -323,12 +323,12 @@ def goodput(span: float) -> Measure:
     """
     pace, sums = _Pace(), WindowSums(span, pieces=60)
 
-    def measure(given: RuleInput) -> Values:
-        for advanced, seconds in pace.take(given):
+    def measure(inputs: RuleInput) -> Values:
+        for advanced, seconds in pace.take(inputs):
             usual = pace.usual
             if usual is not None:
-                sums.add(given.at, min(seconds, advanced * usual), seconds)
-        return {"": sums.percent} if given.steps and sums.percent is not None else {}
+                sums.add(inputs.at, min(seconds, advanced * usual), seconds)
+        return {"": sums.percent} if inputs.steps and sums.percent is not None else {}
 
     return measure
 
@@ -343,8 +343,8 @@ def step_time(steps: float, least: float) -> Measure:
     pace, series = _Pace(), Thinned()
     last: deque[float] = deque(maxlen=int(steps))
 
-    def measure(given: RuleInput) -> Values:
-        new = [seconds / advanced for advanced, seconds in pace.take(given)]
+    def measure(inputs: RuleInput) -> Values:
+        new = [seconds / advanced for advanced, seconds in pace.take(inputs)]
         last.extend(new)
         for seconds in new:
             series.add(seconds)

@@ -147,7 +147,7 @@ def test_a_callback_that_raises_is_counted_and_told_once(caplog: pytest.LogCaptu
 
 def test_a_callback_that_blocks_loses_the_oldest_and_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it lost is counted."""
-    monkeypatch.setattr(export_worker.ExportWorker.__init__, "__defaults__", (5, bool))
+    monkeypatch.setattr(export_worker, "CAPACITY", 5)
     gate = Gate()
     monitor = Monitor(INTERVAL, backends=[gpus(1)])
     monitor.subscribe(gate)

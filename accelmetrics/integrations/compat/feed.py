@@ -107,9 +107,9 @@ class NvmlFeed:
             return list(command)
         kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
         if "I" in options:  # -I is -E, -s and -P. Python knows -P since 3.11.
-            ask = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-            asked = guarded(subprocess.run, ask, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).value
-            kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if asked is not None and asked.returncode == 0 else [])]))
+            query = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+            answer = guarded(subprocess.run, query, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).value
+            kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if answer is not None and answer.returncode == 0 else [])]))
         return [interpreter, *kept, path, *command[1:]]
 
     @property
