@@ -16,10 +16,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from torchtune import config
 
-from accelmetrics.integrations.training import RunHook, TrainingRun
+from accelmetrics.integrations.training import WithRun
 
 
-class DeviceMetricLogger:
+class DeviceMetricLogger(WithRun):
     """A metric logger that adds a row of the devices to each row of the recipe and passes it to another logger.
 
     The training run starts when the recipe creates the logger, on the first rank, and ends with ``close``.
@@ -35,14 +35,9 @@ class DeviceMetricLogger:
     """
 
     def __init__(self, inner: str, monitor: Mapping[str, Any] | None = None, **options: Any) -> None:
-        self._hook = RunHook(**(monitor or {}))
+        super().__init__(**(monitor or {}))
         self._inner = config.instantiate(OmegaConf.create({"_component_": inner, **options}))
         self._hook.begin()
-
-    @property
-    def run(self) -> TrainingRun:
-        """The training run, with its findings and its monitor."""
-        return self._hook.run
 
     def log(self, name: str, data: Any, step: int) -> None:
         """Log a number, also as a step of the training run."""

@@ -12,6 +12,7 @@ callback must come first. A callback given as ``callbacks=[…]`` comes behind W
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -47,6 +48,7 @@ class MonitorCallback(WithRun, TrainerCallback):
 
     def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
         super().__init__(run, **options)
+        self.take_row: Callable[[], dict[str, float]] = self._hook.row  # the values to add to a row of the trainer
         self._first = False  # whether it was attached
         self._tokens = 0
         self._step: tuple[int, dict[str, Any]] | None = None  # a step that waits for the numbers of the trainer's row
@@ -102,7 +104,7 @@ class MonitorCallback(WithRun, TrainerCallback):
         else:
             self.run.step(state.global_step, **numbers)
         if state.is_world_process_zero:
-            row = self._rows()
+            row = self.take_row()
             logs.update(row)
             names = [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
             # Reporters before this callback have already logged the row, without our values.
@@ -125,10 +127,6 @@ class MonitorCallback(WithRun, TrainerCallback):
         self._log_step()
         self._hook.end()
 
-    def _rows(self) -> dict[str, float]:
-        """Return the values to add to a row of the trainer."""
-        return self._hook.row()
-
     def _log_step(self) -> None:
         """Log the step that waits for its row, if there is one."""
         step, self._step = self._step, None
@@ -145,7 +143,14 @@ class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
 
     def __init__(self, gpu_monitor: Monitor | TrainingRun, log_interval: int = 10) -> None:
         super().__init__(gpu_monitor, log_interval)
-        self._of_trainer = _RowsOfInterval(self)
+        self._of_trainer = MonitorCallback(self.run)
+        self._of_trainer.take_row = self._new_row
+        self._added = self.row
+
+    def _new_row(self) -> dict[str, float]:
+        """Return the last row, once."""
+        before, self._added = self._added, self.row
+        return {} if self._added is before else self._added
 
     @contained
     def on_step_end(self, *arguments: Any, **values: Any) -> None:
@@ -171,18 +176,6 @@ class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
         if len(arguments) == 3:
             self._of_trainer.on_train_end(*arguments)
         super().on_train_end()
-
-
-class _RowsOfInterval(MonitorCallback):
-    """A callback that adds each row of its owner once."""
-
-    def __init__(self, owner: TrainerMonitoringCallback) -> None:
-        super().__init__(owner.run)
-        self._owner, self._added = owner, owner.row
-
-    def _rows(self) -> dict[str, float]:
-        before, self._added = self._added, self._owner.row
-        return {} if self._added is before else self._added
 
 
 class ReportedCallback(MonitorCallback):
