@@ -106,7 +106,7 @@ class ValueKind(NamedTuple):
             return self.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
         if isinstance(value, dict):
             if wrong := [name for name, text in value.items() if type(text) not in (str, int, float)]:
-                raise ArgumentTypeError(f"{wrong[0]} is {value[wrong[0]]!r}, which must be a string")
+                raise ArgumentTypeError(f"{wrong[0]} is {value[wrong[0]]!r}: it must be a string")
             return {name: str(text) for name, text in value.items()}
         return self.collect([self.parse(str(item)) for item in (value if isinstance(value, list) else [value])])
 

@@ -145,7 +145,7 @@ def test_variables_say_what_flags_say() -> None:
         ("children = 'yes'", ["key children: 'yes' must be true or false"]),
         ("exporters = [1.5]", ["key exporters: 1.5 in a list: its items must be strings"]),
         ("labels = 'a=b'", ["key labels: 'a=b' must be a table of names and texts"]),
-        ("labels = {a = [1]}", ["key labels: a is [1], which must be a string"]),
+        ("labels = {a = [1]}", ["key labels: a is [1]: it must be a string"]),
         ("gpus = '3-1'", ["key gpus: the range 3-1 runs backwards"]),
         ("interval = x\nhistory = 1", ["the configuration file {file} cannot be read: it is not valid TOML:", "line 1"]),
     ],

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -196,11 +197,8 @@ def test_the_queue_is_bounded_and_its_oldest_go(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("where", ["on_open", "on_export", "on_flush", "on_close"])
 def test_an_exporter_that_hangs_anywhere_is_not_waited_for_longer_than_allowed(where: str, caplog: pytest.LogCaptureFixture) -> None:
     """What it was not given is counted as dropped and said; what happens in it after that is counted no more."""
-    gate, exporter = Gate(), Recorder()
-    setattr(exporter, where, gate)
-    worker = ExportWorker(exporter, "hung")
-    worker.start()
-    put(worker, 0, 1)
+    gate = Gate()
+    worker, exporter = started("hung", 0, 1, **{where: gate})
     assert where in {"on_flush", "on_close"} or gate.entered.wait(HANG)
     deadline = time.monotonic() + 0.3
     stop(worker, 0.3)
@@ -245,16 +243,13 @@ def test_closing_wakes_it_up_for_more_attempts_within_the_limit(monkeypatch: pyt
     """A peer that comes back in the last second is still given what waits."""
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(module, "LAST_PAUSE", 20 * HANG)
-    exporter, away = Recorder(), threading.Event()
+    away = threading.Event()
 
     def export(_: Record) -> None:
         if not away.is_set():
             raise BrokenPipeError("gone")
 
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "peer")
-    worker.start()
-    put(worker, 0, 1)
+    worker, exporter = started("peer", 0, 1, on_export=export)
     until(lambda: exporter.count("export") >= 3)
     tried = exporter.count("export")
     stopping = threading.Thread(target=stop, args=(worker,))
@@ -268,15 +263,7 @@ def test_closing_wakes_it_up_for_more_attempts_within_the_limit(monkeypatch: pyt
 def test_a_long_pause_does_not_outlast_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread of a peer that is away for good ends when its time is up, not half a minute later."""
     monkeypatch.setattr(module, "FIRST_PAUSE", 20 * HANG)
-    exporter = Recorder()
-
-    def export(_: Record) -> None:
-        raise TimeoutError("no answer")
-
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "peer")
-    worker.start()
-    put(worker, 0)
+    worker, exporter = started("peer", 0, on_export=raising(TimeoutError("no answer")))
     until(lambda: exporter.count("export") == 1)
     stop(worker, 0.3)
     no_threads("accelmetrics-peer")
@@ -380,22 +367,19 @@ def test_records_that_several_threads_give_up_are_counted_once_each(monkeypatch:
     monkeypatch.setattr(module, "CAPACITY", 5000)
     worker, _ = started("hung", *range(5000), on_export=gate)
     assert gate.entered.wait(HANG)
-    stops = [threading.Thread(target=stop, args=(worker, 0.0)) for _ in range(8)]
-    for one in stops:
-        one.start()
-    gate.release()
-    for one in stops:
-        one.join(HANG)
+    with ThreadPoolExecutor(8) as stops:
+        for _ in range(8):
+            stops.submit(stop, worker, 0.0)
+        gate.release()
     no_threads("accelmetrics-hung")
     assert (worker.status.sent + worker.status.dropped, worker.status.queued) == (5000, 0)
 
 
 def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
     """The thread that closed it does."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_close = gate
-    worker = ExportWorker(exporter, "closing")
-    worker.start().close(time.monotonic() + HANG)
+    gate = Gate()
+    worker, exporter = started("closing", on_close=gate)
+    worker._delivery.close(time.monotonic() + HANG)
     assert gate.entered.wait(HANG)
     worker.start()
     put(worker, 0)
@@ -407,9 +391,7 @@ def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
 
 def test_a_record_that_comes_after_the_end_is_counted() -> None:
     """It waits for nothing."""
-    worker = ExportWorker(Recorder(), "late")
-    worker.start()
-    put(worker, 0)
+    worker, _ = started("late", 0)
     stop(worker)
     put(worker, 1)
     assert worker.status == ("late", 1, 0, 1, 0, "")
