@@ -131,22 +131,22 @@ class RuleInput:
             found.update(slot.key for slot in self.snapshot.identities if slot.visible_index is not None)
         return found
 
-    def numbered(self, prefix: str, suffix: str) -> list[tuple[str, str, float]]:
+    def numbered(self, before: str, behind: str) -> list[tuple[str, str, float]]:
         """Return device, number and value of metrics with a number in their name.
 
         Args:
-            prefix: The name's part before the number: ``nvlink.``.
-            suffix: The name's part after the number: ``.state``.
+            before: The name's part before the number: ``nvlink.``.
+            behind: The name's part after the number: ``.state``.
         """
-        if (prefix, suffix) not in self._numbered:
-            self._numbered[prefix, suffix] = [
-                (device, name[len(prefix) : -len(suffix)], column)
+        if (before, behind) not in self._numbered:
+            self._numbered[before, behind] = [
+                (device, name[len(before) : -len(behind)], column)
                 for name, columns in self._columns.items()
-                if name.startswith(prefix) and name.endswith(suffix)
+                if name.startswith(before) and name.endswith(behind)
                 for device, column in columns.items()
             ]
         row = self._row
-        return [(device, number, value) for device, number, column in self._numbered[prefix, suffix] if (value := row[column]) != REPEATED]
+        return [(device, number, value) for device, number, column in self._numbered[before, behind] if (value := row[column]) != REPEATED]
 
 
 class Latest:
