@@ -68,9 +68,6 @@ TOLERANCE = 1e-6
 WAITING = 64
 """Maximum number of snapshots that wait for a slow loop. The oldest are dropped."""
 
-Extra = Callable[[Snapshot], Mapping[str, int | float]]
-"""Function that returns metrics of the watched program itself."""
-
 
 class Stream:
     """The snapshots from now on, for one ``async for``. It ends when the monitor stops, after the snapshots that still wait.
@@ -156,7 +153,7 @@ class Run:
         windows: Windows,
         steps: StepLog,
         findings: FindingEngine,
-        extra: Extra | None,
+        extra: Callable[[Snapshot], Mapping[str, int | float]] | None,
         attribution: HoldersOf | None,
         for_all: FindingEngine | None = None,
     ) -> None:
