@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.doctor import facts, render
-from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, check_target, say, telling
+from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, check_target, say, write_errors
 from accelmetrics.exporters.files import absolute, replace_file
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.text import aligned, counted, printable, quantity
@@ -74,7 +74,7 @@ def run(options: Namespace, out: Stdout) -> int:
     if not agreed:
         say(f"{arguments.PROGRAM} bundle: nothing was written: answer yes on a terminal, or give --yes")
         return 1
-    with telling(options.file):
+    with write_errors(options.file):
         replace_file(absolute(options.file), bundle.archive(options.file), OWNER_ONLY)
     say(f"{options.file} was written. Check its contents before you send it to anybody.")
     return 0

@@ -258,11 +258,11 @@ def readings(sample: Callable[[], Snapshot], interval: float, number: int | None
         number: Number of readings; None for no end.
     """
     start = time.monotonic()
-    taken = 0
+    count = 0
     while True:
         yield sample()
-        taken += 1
-        if taken == number:
+        count += 1
+        if count == number:
             return
         # The remainder of the interval is never negative and always finite, however short the interval is.
         time.sleep(interval - (time.monotonic() - start) % interval)

@@ -112,34 +112,34 @@ def screen(snapshot: Snapshot, width: int) -> str:
     for source in view.sources:
         named = set(DEVICE_REASON.findall(source.detail))
         if source.state != "ok" and not (named and named <= silent):  # the remarks on the devices cover it
-            said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
-            wrong.setdefault(source.advice, {}).setdefault((source.mark, said), []).append(f"source {source.name}")
+            detail = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
+            wrong.setdefault(source.advice, {}).setdefault((source.mark, detail), []).append(f"source {source.name}")
     remarks = []
     for advice, causes in wrong.items():
-        for (mark, said), keys in causes.items():
-            remarks += wrapped(f"{mark} {', '.join(keys)}: {said}", width, "")
+        for (mark, detail), keys in causes.items():
+            remarks += wrapped(f"{mark} {', '.join(keys)}: {detail}", width, "")
         remarks += wrapped(advice, width - 2, "  ")
     parts.append(remarks)
     more = f"{len(snapshot.metrics)} metrics: `accelmetrics dump --all`, or `--json`."
-    lacking = f" {len(snapshot.unavailable)} are missing, --all says why." if snapshot.unavailable else ""
-    parts.append(wrapped(more + lacking, width, ""))
+    missing = f" {len(snapshot.unavailable)} are missing, --all says why." if snapshot.unavailable else ""
+    parts.append(wrapped(more + missing, width, ""))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _device_cells(view: NodeView, device: DeviceView) -> tuple[str, ...]:
     values = device.values
-    used, drawn, heat = (values.get(name) for name in ("memory_used_bytes", "power_watts", "temperature_celsius"))
-    lack = device.silent or device.missing.get("utilization")
-    listed = "-" if device.key in view.unlisted else str(sum(device.key in process.devices for process in view.processes))
+    used, power, temperature = (values.get(name) for name in ("memory_used_bytes", "power_watts", "temperature_celsius"))
+    why = device.silent or device.missing.get("utilization")
+    processes = "-" if device.key in view.unlisted else str(sum(device.key in process.devices for process in view.processes))
     return (
         device.mark,
         device.label,
         device.name,
-        f"{fixed(values['utilization'])} %" if "utilization" in values and device.silent is None else "-" if lack is None else lack.word,
+        f"{fixed(values['utilization'])} %" if "utilization" in values and device.silent is None else "-" if why is None else why.word,
         "-" if used is None else of_limit(used, values.get("memory_total_bytes"), GIB, 1),
-        "-" if drawn is None else of_limit(drawn, values.get("power_limit_watts")),
-        "-" if heat is None else fixed(heat),
-        listed,
+        "-" if power is None else of_limit(power, values.get("power_limit_watts")),
+        "-" if temperature is None else fixed(temperature),
+        processes,
         device.word,
     )
 
@@ -152,8 +152,8 @@ def chosen(snapshot: Snapshot, width: int) -> str:
     devices = [place.key for place in snapshot.identities]
     rows: dict[str, dict[str, str]] = {device: {} for device in devices}
     host: list[tuple[str, str]] = []
-    given = {**snapshot.metrics, **snapshot.unavailable}
-    for key, value in given.items():
+    values = {**snapshot.metrics, **snapshot.unavailable}
+    for key, value in values.items():
         found = resolve(key)
         if found is not None and found.alias:  # the same value under another name
             continue

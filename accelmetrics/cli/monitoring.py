@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.options import PROGRAM, FlagArguments, UsageError, absent_process, reading
-from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
+from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, write_errors
 from accelmetrics.exporters.registry import create, exporting, load
 from accelmetrics.monitor.settings import CONFIG
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -330,7 +330,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     # A file that cannot be opened is refused before the command begins. A pipe is not opened here: that waits for its reader.
     path = getattr(made, "path", None) if hasattr(made, "lines") else None
     if path is not None and not special(str(path)):
-        with telling(str(path), NO_SPACE), closing(made):
+        with write_errors(str(path), NO_SPACE), closing(made):
             made.open()
     return made
 

@@ -98,8 +98,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise :class:`UsageError`. For a missing value the message describes the value, which argparse does not."""
         option = re.match(r"argument (\S+): expected one argument", message)
-        taken = [action for action in self._actions if option and option[1] in action.option_strings]
-        raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
+        actions = [action for action in self._actions if option and option[1] in action.option_strings]
+        raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in actions))
 
 
 _BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "share_directory": (settings.SHARED_READINGS, "DIRECTORY")}
@@ -121,9 +121,9 @@ def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
             details["action"] = argparse.BooleanOptionalAction
         else:
             bare, metavar = _BARE.get(option.name, (None, option.metavar))
-            taken = {"type": option.kind.parse, "metavar": metavar, "choices": option.kind.choices, "const": bare}
-            taken |= {"nargs": "?" if bare else None, "action": "append" if option.kind.collect else None}
-            details |= {name: value for name, value in taken.items() if value}
+            parsing = {"type": option.kind.parse, "metavar": metavar, "choices": option.kind.choices, "const": bare}
+            parsing |= {"nargs": "?" if bare else None, "action": "append" if option.kind.collect else None}
+            details |= {name: value for name, value in parsing.items() if value}
         found[option.long_flag] = details
     return found
 
@@ -143,9 +143,9 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     names = [details["dest"] for group in groups.values() for details in group.values() if details.get("default") is argparse.SUPPRESS]
     wanted = [settings.OPTIONS[name] for name in names]
     file = settings.read_file(options.config) if command in settings.COMMANDS else {}
-    told = given(options, wanted)
-    options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
-    found = settings.resolve(wanted, told, command, file)
+    from_flags = given(options, wanted)
+    options.flags_given = [settings.OPTIONS[name].long_flag for name in from_flags]
+    found = settings.resolve(wanted, from_flags, command, file)
     options.chosen = {name: setting.value for name, setting in found.items()}
     # Notification addresses may have a token in any part. All other addresses have passwords before an @.
     of_file = [(name, str(setting.value)) for name, setting in found.items() if setting.source == settings.FILE]

@@ -47,7 +47,7 @@ def folder_for(path: str) -> None:
     from pathlib import Path
     from tempfile import TemporaryFile
 
-    with telling(path, NO_SPACE):
+    with write_errors(path, NO_SPACE):
         Path(path).mkdir(mode=0o755, parents=True, exist_ok=True)
         TemporaryFile(dir=path).close()
 
@@ -68,7 +68,7 @@ def check_target(path: str, out: Stdout) -> None:
         return
     if special(path) and not Path(path).is_dir():
         return
-    with telling(path, NO_SPACE):
+    with write_errors(path, NO_SPACE):
         target = followed(absolute(path))
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -76,7 +76,7 @@ def check_target(path: str, out: Stdout) -> None:
 
 
 @contextmanager
-def telling(what: str, passing: Collection[int] = ()) -> Iterator[None]:
+def write_errors(what: str, passing: Collection[int] = ()) -> Iterator[None]:
     """Turn system errors in the block into a :class:`WriteError` that names the target.
 
     Args:
@@ -181,7 +181,7 @@ class Stdout:
         """
         if self._stream is None:
             raise WriteError("to standard output", "it is closed")
-        with telling("to standard output"):
+        with write_errors("to standard output"):
             if self._descriptor is None:
                 self._stream.write(text)
                 self._stream.flush()
@@ -229,7 +229,7 @@ def writing_to(path: str, out: Stdout, grows: bool = False) -> Iterator[Callable
     elif grows or special(path):
         from accelmetrics.exporters.files import LineFile, absolute, followed
 
-        with telling(path):
+        with write_errors(path):
             file = LineFile(followed(absolute(path)))
             file.open()
         write, close = lambda data: file.write(lambda head: data, 0), file.close
@@ -237,13 +237,13 @@ def writing_to(path: str, out: Stdout, grows: bool = False) -> Iterator[Callable
         write = partial(_replace, path)
 
     def document(text: str) -> None:
-        with telling(path):
+        with write_errors(path):
             write(text.encode("utf-8", "replace"))
 
     try:
         yield document
     finally:
-        with telling(path):
+        with write_errors(path):
             close()
 
 
@@ -315,7 +315,7 @@ def duplicate_stream(path: str, number: int, out: Stdout) -> int:
     """
     # Descriptors that Python opens are not inheritable, so an inheritable one came from outside.
     closed = {1: out.descriptor is None, 2: sys.stderr is None}.get(number)
-    with telling(path):
+    with write_errors(path):
         if closed if closed is not None else not os.get_inheritable(number):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return os.dup(out.descriptor if number == 1 and out.descriptor is not None else number)

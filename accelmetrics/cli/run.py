@@ -32,7 +32,7 @@ from accelmetrics.cli.monitoring import (
     tell_losses,
     tell_sources,
 )
-from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, telling, writing_to
+from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, write_errors, writing_to
 from accelmetrics.cli.run_tokens import TokenFile, TokenLines, TokenOutput, TokenSource, token_pattern
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
@@ -164,7 +164,7 @@ def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
         first = sampler.sample()
         if options.isolation == "process":
             sampler.close()  # its child process is not needed any more: the monitor starts its own
-        with telling("the readings for the command"):
+        with write_errors("the readings for the command"):
             feed = NvmlFeed(first, options.interval, everything=options.as_nvml == "all")
         if not feed.devices:
             words = "no device was found to show (`accelmetrics doctor` says why)"
@@ -453,11 +453,11 @@ def start(command: Sequence[str], signals: Signals, environment: Mapping[str, st
     if not command[0]:
         raise CommandError("", FileNotFoundError())
     variables = {**os.environ, **environment}
-    given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
-    given["file_actions"] = [(os.POSIX_SPAWN_DUP2, ours, number) for number, ours in redirected.items()]
+    attributes: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
+    attributes["file_actions"] = [(os.POSIX_SPAWN_DUP2, ours, number) for number, ours in redirected.items()]
     try:
         try:
-            return os.posix_spawnp(command[0], list(command), variables, **given)
+            return os.posix_spawnp(command[0], list(command), variables, **attributes)
         except OSError as error:
             # Shells, env and timeout run an executable text file without a ``#!`` line with the system's shell.
             path = shutil.which(command[0]) if error.errno == errno.ENOEXEC else None
@@ -466,7 +466,7 @@ def start(command: Sequence[str], signals: Signals, environment: Mapping[str, st
             with Path(path).open("rb") as file:
                 if b"\0" in file.read(BEGINNING):
                     raise
-            return os.posix_spawn(SHELL, [SHELL, path, *command[1:]], variables, **given)
+            return os.posix_spawn(SHELL, [SHELL, path, *command[1:]], variables, **attributes)
     except OSError as error:
         raise CommandError(command[0], error) from error
 
