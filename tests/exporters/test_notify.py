@@ -162,7 +162,7 @@ def test_the_test_message_of_commands(command: list[str], server: Server) -> Non
     server.status.append(404)
     done = call(*command, "--notify", server.url, "--notify-test")
     assert done.returncode == 1 and "answered 404" in done.stderr and SECRET not in done.stderr
-    assert "--notify-test sends a message to each --notify: give one" in call(*command, "--notify-test").stderr
+    assert "--notify-test needs an address for the message" in call(*command, "--notify-test").stderr
 
 
 def test_a_recording_that_finds_something_sends_it(server: Server) -> None:
