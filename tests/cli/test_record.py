@@ -66,7 +66,7 @@ def test_a_line_for_every_reading(simulator: NvmlSimulator) -> None:
     assert len(lines) >= 2
     assert re.fullmatch(rf"total: \d\.\d s, {len(lines)} readings", title)
     assert [float(cell) for cell in (*first.split()[1:3], *second.split()[1:3])] == [85, 85, 0, 0]
-    assert headings.split()[-1] == "energy"
+    assert headings.split()[-1] == "J"
 
 
 def test_what_is_named_is_recorded(simulator: NvmlSimulator, tmp_path: Path) -> None:

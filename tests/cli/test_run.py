@@ -103,7 +103,7 @@ def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: 
     first, title, units, headings, *devices, last = done.stderr.splitlines()
     assert first == "err"
     assert title.startswith("./job 'a b': exit status 4: ")
-    assert (units.split()[0], headings.split()) == ("util,", [*["mean", "max"] * 3, "max", "energy"])
+    assert (units.split()[0], headings.split()) == ("util,", [*["mean", "max"] * 3, "max", "J"])
     assert [[float(cell) for cell in line.split()[1:3]] for line in devices] == [[37, 37], [48, 48]]
     assert all(len(line) <= 80 for line in done.stderr.splitlines())
     assert "s of CPU time" in last
