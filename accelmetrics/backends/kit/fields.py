@@ -486,12 +486,12 @@ class Table:
         """
         found: dict[str, Value] = {}
         chosen = {} if chosen is None else chosen
-        at = counted_at(at)
+        at, anywhere = counted_at(at), (self._source, None)
         for row in self._each(record):
             metric = row.metric
-            if metric in given or not isinstance(found.get(metric, NOT_READ), Unavailable):
+            if metric in given or (metric in found and not isinstance(found[metric], Unavailable)):
                 continue
-            source, only = chosen.get(metric) or (self._source, None)
+            source, only = chosen.get(metric, anywhere)
             if source != self._source or (only is not None and only not in _places(row)):
                 continue
             # Limits and sizes rarely change, and each is a file or a call: they are not read at every reading.
@@ -521,7 +521,8 @@ class Table:
         for row in self._rows:
             if "{" not in row.metric:
                 yield row
-            for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES) if "{" in row.metric else ():
+                continue
+            for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES):
                 # The limit is for a source that gives its links a new name at every reading.
                 if (row, instance) not in self._instances and len(self._instances) < 10_000 and instance.isprintable():
                     name = _filled(row.metric, instance)
@@ -543,7 +544,7 @@ class Table:
         chosen = {} if chosen is None else chosen
         for row in self._derived:
             if isinstance(found.get(row.metric, NOT_READ), Unavailable) and chosen.get(row.metric, ("", NO_PLACE))[1] == NO_PLACE:
-                inputs = [found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read")) for name in row.inputs]
+                inputs = [found[name] if name in found else Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read") for name in row.inputs]
                 value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
                 if value is None:
                     try:
@@ -694,7 +695,8 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
         found: Its values and reasons, by metric.
         temperatures: The metrics that are temperatures of the chip.
     """
-    known = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+    names = ("powerWatts", "enforcedPowerLimitWatts", *ACTIVITY, *temperatures)
+    known = {name: value for name in names if name in found and not isinstance(value := found[name], Unavailable)}
     power, limit = known.get("powerWatts"), known.get("enforcedPowerLimitWatts")
     if power is not None and limit is not None and power > TIMES_LIMIT * limit:
         found["powerWatts"] = Unavailable(Reason.INVALID_VALUE, f"above {TIMES_LIMIT} times the limit of {limit:g} W")
