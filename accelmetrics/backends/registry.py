@@ -192,7 +192,7 @@ def _import(name: str) -> Backend:
         raise TypeError(f"it is not a backend: it lacks {', '.join(missing)}")
     backend = cast(Backend, loaded)
     if backend.name != name:
-        raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
+        raise ValueError(f"its name is {backend.name!r}, not {name!r}")
     return backend
 
 

@@ -214,7 +214,7 @@ def test_a_library_that_does_not_load_is_told_in_the_loaders_words(tmp_path: Pat
     broken.write_bytes(b"no library")
     monkeypatch.setattr(cambricon, "LIBRARIES", (str(broken),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SourceError, match="is there and does not load"):
+    with pytest.raises(SourceError, match="exists but does not load"):
         registry.load("cambricon").open()
 
 

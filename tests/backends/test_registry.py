@@ -75,7 +75,7 @@ print(accelmetrics.sample(["acme"], isolation="process").metrics)
         ("raise SystemExit(1)", "SystemExit: 1"),
         ("", "has no attribute 'backend'"),
         ("backend = 42", "it is not a backend: it lacks name, kind, interval, detect, open, coverage, own_metrics"),
-        (PLUG_IN.replace('"acme", "gpu"', '"nvidia", "gpu"'), "it calls itself 'nvidia', not 'acme'"),
+        (PLUG_IN.replace('"acme", "gpu"', '"nvidia", "gpu"'), "its name is 'nvidia', not 'acme'"),
         ("class Panic(BaseException): pass\ndef backend(): raise Panic('at the factory')", "Panic: at the factory"),
     ],
 )

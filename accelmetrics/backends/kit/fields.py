@@ -220,7 +220,7 @@ def pcie_generation(speed: object, per: float = 1) -> object:
         return speed
     transfers = float(match[1]) / per
     return {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}.get(
-        transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s")
+        transfers, Unavailable(Reason.INVALID_VALUE, f"unknown PCIe speed: {transfers:g} GT/s")
     )
 
 
@@ -705,7 +705,7 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
     # Without a known limit no draw counts as work. No sensor of an idle chip reaches 20 °C in a cold place.
     is_drawing = (power or 0) > 0.25 * (math.inf if limit is None else limit)
     if cold and (is_drawing or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees.values()) >= 20):
-        found.update(dict.fromkeys(cold, Unavailable(Reason.INVALID_VALUE, "below 0 °C, of a chip that works")))
+        found.update(dict.fromkeys(cold, Unavailable(Reason.INVALID_VALUE, "below 0 °C while the chip works")))
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:

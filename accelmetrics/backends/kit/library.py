@@ -83,7 +83,7 @@ def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = Fal
         # glibc skips a file for another architecture, and then reports that it found none.
         message += " (the loader says the same of a file for another architecture)"
     reason = Reason.NO_PERMISSION if os.strerror(errno.EACCES) in message else Reason.DRIVER_UNAVAILABLE
-    return Unavailable(reason, f"{name} is there and does not load: {message}")
+    return Unavailable(reason, f"{name} exists but does not load: {message}")
 
 
 def load_first(name: str, places: Sequence[str], install: str, broken: str = "") -> ctypes.CDLL:

@@ -264,7 +264,7 @@ def xml_records(text: str, tag: str) -> Iterator[dict[str, Any]]:
                 return  # the rest is noise
     except ParseError as error:
         failure = str(error).partition(":")[0]  # without the position, which differs at each reading
-    raise SourceError(Reason.PARSE_ERROR, f"XML that is not whole: {failure}")
+    raise SourceError(Reason.PARSE_ERROR, f"incomplete XML: {failure}")
 
 
 def _element(element: Element) -> dict[str, Any] | str:

@@ -454,7 +454,7 @@ class PolledReader:
             if poll is NOT_WANTED:
                 continue
             if sample is None:
-                absent = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} does not list this device, or not by an identity of its own")
+                absent = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} does not list this device, or not with a unique identity")
                 values = table.missing(absent if poll.failure is None else _advised(poll.failure))
             else:
                 at = poll.finished if sample.read_at is None else sample.read_at

@@ -393,7 +393,7 @@ def find_hardware(
     elif pci and not (there or others):
         vendors = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
         words.append(f"no device of {vendor} ({vendors}) on the PCI bus")
-    words += [f"{card} is driven by {driver}, which shows nothing of it" for card, driver in others.items()]
+    words += [f"{card} is driven by {driver}, which does not expose its values" for card, driver in others.items()]
     words += [f"{path.rpartition('/')[2]} driven by {driver}" for path, driver in driven.items()]
     words += there
     if nodes and not there and (cards or not importable):

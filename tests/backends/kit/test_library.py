@@ -115,7 +115,7 @@ def test_a_library_that_is_there_and_does_not_load(tmp_path: Path, how: str) -> 
         load_library(str(library))
     why = loading_failure(str(library), refused.value)
     assert why is not None
-    assert (why.reason, why.detail) == ("driver_unavailable", f"{library} is there and does not load: {refused.value}")
+    assert (why.reason, why.detail) == ("driver_unavailable", f"{library} exists but does not load: {refused.value}")
 
 
 @pytest.mark.parametrize("by", ["path", "name"])
@@ -131,7 +131,7 @@ def test_a_library_for_another_architecture(tmp_path: Path, by: str) -> None:
     why = loading_failure(name, refused.value, seen=by == "name")
     assert why is not None
     assert why.reason == "driver_unavailable"
-    assert why.detail.startswith(f"{name} is there and does not load: {refused.value} (")
+    assert why.detail.startswith(f"{name} exists but does not load: {refused.value} (")
     assert "another architecture" in why.detail
 
 

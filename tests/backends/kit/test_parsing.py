@@ -227,12 +227,12 @@ def test_elements_of_xml_as_objects() -> None:
 @pytest.mark.parametrize(
     ("text", "whole", "words"),
     [
-        (XML[: XML.index("</npu>") + 6], 1, "XML that is not whole: it is cut"),
-        (XML.replace("<npu id", "<npu &lt; id", 2).replace("<npu &lt;", "<npu", 1), 1, "XML that is not whole: not well-formed"),
+        (XML[: XML.index("</npu>") + 6], 1, "incomplete XML: it is cut"),
+        (XML.replace("<npu id", "<npu &lt; id", 2).replace("<npu &lt;", "<npu", 1), 1, "incomplete XML: not well-formed"),
         ("Segmentation fault", 0, "no XML"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', 0, "declares entities"),
-        ("<npu>" * 5000, 0, "XML that is not whole: it is cut"),
-        ("<log>&lt;&undefined;</log>", 0, "XML that is not whole: undefined entity"),
+        ("<npu>" * 5000, 0, "incomplete XML: it is cut"),
+        ("<log>&lt;&undefined;</log>", 0, "incomplete XML: undefined entity"),
     ],
 )
 def test_xml_that_is_cut_malformed_or_dangerous_is_a_parse_error(text: str, whole: int, words: str) -> None:

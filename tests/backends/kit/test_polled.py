@@ -427,7 +427,7 @@ def test_a_source_beside_whose_numbers_repeat_is_not_joined_by_its_order(tool: T
     first, second = (reader.read(unit, []) for unit in (0, 1))
     assert values(first)["enforcedPowerLimitWatts"] == 250
     reason, detail = second.unavailable["enforcedPowerLimitWatts"]
-    assert (reason, detail.partition(" does ")[2]) == (Reason.NOT_SUPPORTED, "not list this device, or not by an identity of its own")
+    assert (reason, detail.partition(" does ")[2]) == (Reason.NOT_SUPPORTED, "not list this device, or not with a unique identity")
 
 
 def test_the_value_of_a_whole_stands_once(clock: FakeClock) -> None:

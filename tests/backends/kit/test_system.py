@@ -246,9 +246,11 @@ def test_the_kernel_driver_is_evidence_and_advice(system: Path) -> None:
     tree.remove(card)
     tree.add("0000:03:00.0", "vfio-pci", FACTS, node="")
     passed = intel()
-    assert passed == (False, "0000:03:00.0 is driven by vfio-pci, which shows nothing of it", 0, "")
+    assert passed == (False, "0000:03:00.0 is driven by vfio-pci, which does not expose its values", 0, "")
     tree.add("0000:00:02.0", "xe", FACTS)
-    evidence = "1 GPU on the PCI bus (0000:00:02.0), 0000:03:00.0 is driven by vfio-pci, which shows nothing of it, card0 driven by xe"
+    evidence = (
+        "1 GPU on the PCI bus (0000:00:02.0), 0000:03:00.0 is driven by vfio-pci, which does not expose its values, card0 driven by xe"
+    )
     assert intel() == (True, evidence, 1, "")
 
 

@@ -150,7 +150,7 @@ def test_a_library_that_the_loader_passes_over(root: Path, monkeypatch: pytest.M
     monkeypatch.setenv("LD_LIBRARY_PATH", str(root))
     refuse_to_load(monkeypatch, MISSING)
     error = failure()
-    assert "is there and does not load" in str(error)
+    assert "exists but does not load" in str(error)
     assert "not installed" not in str(error)
     assert error.advice == backend.detect().advice
 
