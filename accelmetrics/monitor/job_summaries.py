@@ -149,8 +149,9 @@ class JobSummaries:
             for job_id, watched in self._watched.items():
                 document = self._document(watched, None)
                 devices = {one["uuid"]: {**one, "counter_joules": metrics.get(f"{one['device']}.{COUNTER}")} for one in document["devices"]}
-                interrupted = document["interruptions"], document["interrupted_seconds"]
-                found[job_id] = Earlier(watched.job.began, document["noticed"], now, now, *interrupted, devices)
+                found[job_id] = Earlier(
+                    watched.job.began, document["noticed"], now, now, document["interruptions"], document["interrupted_seconds"], devices
+                )
             return found
 
     def close(self) -> None:
@@ -200,8 +201,8 @@ class JobSummaries:
             try:
                 if known is None or known.began != document["began"]:
                     devices = {row["uuid"]: row for row in document["devices"]}
-                    past = document["interruptions"], document["interrupted_seconds"]
-                    known = Earlier(document["began"], document["noticed"], path.stat().st_mtime, None, *past, devices)
+                    began, noticed, written = document["began"], document["noticed"], path.stat().st_mtime
+                    known = Earlier(began, noticed, written, None, document["interruptions"], document["interrupted_seconds"], devices)
                 last = known.written if known.alive is None else max(known.written, known.alive)
                 held = max(0.0, last - known.began)
                 known = replace(known, devices={name: {**row, "held_seconds": held} for name, row in known.devices.items()})
@@ -231,21 +232,20 @@ def _summary_in(path: Path) -> dict[str, Any] | None:
     return document if mine else None
 
 
-def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float | None, pause: float) -> dict[str, Any]:
+def _continued(row: Mapping[str, Any], before: Mapping[str, Any] | None, gap: float | None, pause: float) -> dict[str, Any]:
     """Return a device's row combined with its row from before a restart of the daemon.
 
     Args:
         row: The row since the restart.
-        was: The row before it.
+        before: The row before it.
         gap: Energy used between the two, in joules; None if unknown.
         pause: Time between the two in seconds, for which there are no results.
     """
-    if was is None:
+    if before is None:
         return dict(row)
-    both = (was, row)
 
     def values(name: str) -> list[tuple[float, float]]:
-        return [(one[name], one["measured_seconds"]) for one in both if one[name] is not None]
+        return [(one[name], one["measured_seconds"]) for one in (before, row) if one[name] is not None]
 
     def mean(name: str) -> float | None:
         weight = sum(seconds for _, seconds in values(name))
@@ -258,15 +258,15 @@ def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float
     unknown = f"not known for {duration(pause)} around a restart of the daemon" if gap is None and pause >= 1 else ""
     return {
         **row,
-        "measured_seconds": was["measured_seconds"] + row["measured_seconds"],
+        "measured_seconds": before["measured_seconds"] + row["measured_seconds"],
         "used_seconds": total("used_seconds"),
         **{
             name: mean(name) if part == "mean" else max((value for value, _ in values(name)), default=None)
             for name, (_, part) in MEASURES.items()
         },
         "energy_joules": None if energy is None else energy + (gap or 0.0),
-        "energy_source": row["energy_source"] or was["energy_source"],
-        "energy_reason": "; ".join(dict.fromkeys(filter(None, (was["energy_reason"], row["energy_reason"], unknown)))) or None,
+        "energy_source": row["energy_source"] or before["energy_source"],
+        "energy_reason": "; ".join(dict.fromkeys(filter(None, (before["energy_reason"], row["energy_reason"], unknown)))) or None,
     }
 
 

@@ -123,8 +123,7 @@ def _new_slot(
             index += 1
     else:
         used = {slot.index for slot in slots.values() if slot.backend == backend and not slot.identity.parent}
-        # A device beyond the reserved numbers is numbered after all vendors' reserved ones, so that it shifts no other
-        # vendor.
+        # A device beyond the reserved numbers is numbered after those of all vendors, so that it shifts no other vendor.
         left = [number for number in reserved if number not in used]
         index = left[0] if left else free.get(device.kind, 0)
         if not left:
@@ -213,11 +212,10 @@ class VisibilityFilter:
             The slot to report each device under, by the registry's key. Hidden devices have no entry.
         """
         if list(known) != self._known:
-            decided = self._decide(known)
             # Earlier decisions are kept. A device seen for the first time is shown if its key is free.
             shown = {slot.key: before._replace(identity=slot.identity) if (before := self._shown.get(slot.key)) else None for slot in known}
             taken = {slot.key for slot in shown.values() if slot is not None}
-            for slot, new in zip(known, decided, strict=True):
+            for slot, new in zip(known, self._decide(known), strict=True):
                 if slot.key not in self._shown and new is not None and new.key not in taken:
                     shown[slot.key] = new
             self._known, self._shown = list(known), shown

@@ -151,7 +151,7 @@ class Lease:
         self._thread = OnDemandThread("accelmetrics-lease", lambda: self._candidates, self._wait)
 
     def join(self, candidate: Callable[[], object]) -> None:
-        """Add a candidate: a function called when its turn to read comes, on a thread that waits for the lease.
+        """Add a candidate: a function called when it gets the lease, on the thread that waits for it.
 
         A candidate that has left is not called later.
 

@@ -297,8 +297,9 @@ class ThreadEngine(Engine):
         for reader in self.readers:
             source, kind = reader.source, reader.source.backend.kind
             if kind is not None and (source.detection.present or source.devices):
-                listed = sum(not device.parent for device in source.devices)
-                self.devices.reserve(source.backend.name, kind, max(source.detection.devices, listed))
+                self.devices.reserve(
+                    source.backend.name, kind, max(source.detection.devices, sum(not device.parent for device in source.devices))
+                )
 
     def _begin_opening(self) -> list[ManagedSource]:
         """Start opening the sources that are due, all at once, and return them."""
@@ -340,8 +341,7 @@ class ThreadEngine(Engine):
         late = self._wait(latch, budget, self.readers)
         for reader in self.readers if until else ():
             name = reader.source.backend.name
-            # A background source that was just opened has no earlier reading to serve. So its first one is waited for
-            # longer.
+            # A background source that was just opened has no earlier reading to serve: its first one is waited for longer.
             if name in latch.away and reader.wanted and reader.source.interval > 0:
                 reader.latch = CountDownLatch(name)
                 if reader.wanted:
@@ -376,8 +376,11 @@ class ThreadEngine(Engine):
             for describer in self._describers:
                 describer.ask(now, latch)
             late = self._wait(latch, self._options.timeout, self._describers)
-            both = zip(self.readers, self._describers, strict=True)
-            return {key: found for reader, describer in both for key, found in describer.described(reader.slots, late)}
+            return {
+                key: found
+                for reader, describer in zip(self.readers, self._describers, strict=True)
+                for key, found in describer.described(reader.slots, late)
+            }
 
     def _check_selection(self) -> None:
         """Refuse a choice of ``gpus`` that matches no device, once all devices of its kind are known."""
@@ -666,8 +669,8 @@ class SourceReader:
             if error is None or outcome.failure is None:
                 break
             now = source.clock.monotonic()
-            removed = isinstance(error, PartitionRemovedError)
-            self._store_result(worker, opened, REMOVED if removed else Failure.of(outcome.failure, error), now, now)
+            failure = REMOVED if isinstance(error, PartitionRemovedError) else Failure.of(outcome.failure, error)
+            self._store_result(worker, opened, failure, now, now)
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
@@ -694,8 +697,7 @@ class SourceReader:
             source.listed = listed
             devices = checked_devices(listed)
             with source.lock:
-                # A shorter list breaks the contract: units are numbered by position, so an open driver's list may only
-                # grow.
+                # Units are numbered by position, so the list of an open driver may only grow.
                 if source.opened is opened and devices != source.devices and len(devices) >= len(source.devices):
                     source.devices = devices
 

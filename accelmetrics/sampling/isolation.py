@@ -257,8 +257,7 @@ class IsolatedPart:
         if self._child is None and time.monotonic() >= self._retry_at:
             reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
-            # The child must answer before our own deadline, so that the values of healthy sources arrive even if another
-            # source hangs.
+            # The child answers before our own deadline, so that values of healthy sources arrive even if another hangs.
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
             # After a restart the numbering is known, so sources that open at once need not wait for slow ones.
             if last.time_ns and not self._first:
@@ -267,8 +266,7 @@ class IsolatedPart:
             again = " again" if self._pause > FIRST_RETRY else ""
             self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
             keys = (*last.metrics, *last.unavailable)
-            # Keys and counts of readings continue in the new child, so that a user sees no difference but the missing
-            # values.
+            # Keys and counts continue in the new child, so that a user sees no difference but the missing values.
             sequences = {status.name: status.sequence for status in last.backends}
             try:
                 self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
@@ -365,10 +363,10 @@ class IsolatedPart:
             self._drop(failure.reason, f"failed: {failure.message}")
         return None
 
-    def _drop(self, reason: str, fate: str) -> None:
+    def _drop(self, reason: str, outcome: str) -> None:
         """End the child at once; another one is started later."""
         self.disconnect()
-        self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
+        self._why = Unavailable(reason, f"the reading process {outcome}; another will be started")
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
@@ -484,9 +482,8 @@ def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]
     """Divide vendors among children.
 
     Returns:
-        For each child, its backends and the numbers reserved for the devices of all. Devices beyond the reserved numbers are numbered
-            far
-        above them, in a separate range per child. Empty if one child is enough, or if the number of devices is unknown.
+        For each child, its backends and the numbers reserved for the devices of all. Devices beyond these are numbered far above them,
+        in a separate range per child. Empty if one child is enough, or if the number of devices is unknown.
     """
     loading = [backend for backend in vendors if backend.name not in BUILT_IN or BUILT_IN[backend.name].library]
     found = _detected(vendors) if len(loading) > 1 else {}

@@ -92,8 +92,8 @@ def checked(
                 raise InvalidOptionError(f"gpus has {choice!r}: each must be a device number, a key such as 'gpu.0', or a UUID")
         if not choices:
             raise InvalidOptionError("gpus is empty: leave it out for all devices, or select backends=['host'] for none")
-    wanted = MetricSelection(metrics)
-    return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible, wanted)
+    selected = MetricSelection(metrics)
+    return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible, selected)
 
 
 def _is_count(value: object) -> bool:

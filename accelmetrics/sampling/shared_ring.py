@@ -44,9 +44,8 @@ NO_PROCESSES: Mapping[str, tuple[DeviceProcess, ...]] = {}
 LATE, LATE_INTERVALS = 1.0, 3
 """A row is late after this many seconds plus this many intervals."""
 _ROW = struct.Struct("<qddQIQIQIHI")
-"""Time in nanoseconds since 1970; when the reading began and was completed; number and checksum of the header's, processes' and
-findings'
-records; number of sources and of numbers."""
+"""Time in nanoseconds since 1970; when the reading began and was completed; number and checksum of the records of the header,
+processes and findings; number of sources and of numbers."""
 _SOURCE = struct.Struct("<qdd")  # sequence, age and duration; NaN for a missing one
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
@@ -195,10 +194,10 @@ class SharedRingWriter:
 
     def _announce(self, interval: float, opening: float = 0.0) -> None:
         """Publish this process as the writer, so that an earlier one stops."""
-        until = time.monotonic() + opening if opening else 0.0
+        opening_until = time.monotonic() + opening if opening else 0.0
         # Published in the file, because a reader does not know the writer's timeout.
         patience = max(LATE, self._timeout) + LATE_INTERVALS * interval
-        self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, patience, self._reads)
+        self._writer = Writer(os.urandom(8).hex(), self._pid, opening_until, interval, patience, self._reads)
         self._announcement = _ENCODER.encode(self._writer[:-1]).encode()
         self._append(WRITER, self._announcement)
 
@@ -419,8 +418,8 @@ def _header(parts: Any) -> Header:
     if not all(isinstance(text, str) for text in (hostname, *keys)) or len(set(keys)) != len(keys):
         raise ValueError("keys must be different texts")
     devices = [_make_tuple(DeviceSlot, (*slot[:3], _make_tuple(DeviceIdentity, slot[3]), *slot[4:])) for slot in slots]
-    states = tuple([_make_tuple(BackendStatus, one) for one in backends])
-    return header_of(hostname, tuple(keys), devices, _reasons(unavailable), states, _reasons(unlisted))
+    statuses = tuple([_make_tuple(BackendStatus, one) for one in backends])
+    return header_of(hostname, tuple(keys), devices, _reasons(unavailable), statuses, _reasons(unlisted))
 
 
 def _reasons(found: Any) -> Mapping[str, Unavailable]:

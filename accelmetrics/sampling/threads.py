@@ -360,8 +360,7 @@ class WorkerPool:
 
     def waits_for(self) -> Wait | None:
         """Return the vendor's tool that a worker has waited for longest; None if none waits for a tool."""
-        workers = {*list(self.stuck), *list(self.workers), *list(self.calls.values())}
-        waits = [WAITS.get(worker.thread) for worker in workers]
+        waits = [WAITS.get(worker.thread) for worker in (*list(self.stuck), *list(self.workers), *list(self.calls.values()))]
         return min(filter(None, waits), key=lambda wait: wait.since, default=None)
 
     def _free(self) -> set[WorkerThread]:
