@@ -287,8 +287,8 @@ def device_view(
     if before is not None and gone is not None:
         then, old = before
         since, last = (old.silent_since_ns, old.last) if old.silent is not None else (then, old.values)
-    lasting = age if since is None else max(0.0, (now_ns - since) / 1e9)
-    silent = None if gone is None else _missing(gone, lasting)
+    silence = age if since is None else max(0.0, (now_ns - since) / 1e9)
+    silent = None if gone is None else _missing(gone, silence)
     values: dict[str, float] = {}
     missing: dict[str, MissingValue] = {}
     for row in VALUES:
@@ -300,7 +300,7 @@ def device_view(
         elif reasons:
             # Of several metrics, "not supported" explains least: another reason may be temporary or fixable.
             why = next((why for why in reasons if why.reason != Reason.NOT_SUPPORTED), reasons[0])
-            missing[row.name] = _missing(why, age if silent is None else lasting)
+            missing[row.name] = _missing(why, age if silent is None else silence)
         elif row.core:
             missing[row.name] = MissingValue(NOT_READ, "n/a", "the source does not report it, or it is not among the selected metrics")
     found = sorted((one for one in record.findings if one.key == slot.key), key=lambda one: SEVERITIES.index(one.severity))
@@ -308,7 +308,7 @@ def device_view(
     if silent is not None:
         # An unused or sleeping device is no problem.
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
-        seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
+        seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(silence or 0.0)}"
         notes.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
         notes += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot = _levels(values, levels)

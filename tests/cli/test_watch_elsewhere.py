@@ -268,7 +268,7 @@ def test_a_fleet_of_three_of_which_one_hangs_and_one_is_away(tmp_path: Path, sim
             assert rows(terminal) == sorted([good, gone, hanging])
             terminal.type("/devices>0\r", lambda: rows(terminal) == [good])
             terminal.type("\r", "power gpu.0, 1 min .*now ", re.escape(good))
-            terminal.type("f", "no rule finds anything|findings")
+            terminal.type("f", "no findings|findings")
             terminal.type("\x1b", "power gpu.0, 1 min .*now ")
             terminal.type("\x1b", "by name")
             terminal.type("\x1b", lambda: len(rows(terminal)) == 3)

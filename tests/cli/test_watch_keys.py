@@ -243,7 +243,7 @@ def test_enter_opens_the_process_with_its_tree_and_on_request_its_environment(ma
                 terminal.type("e", "SECRET=s3same")
                 terminal.type("e", lambda: "s3same" not in terminal.text)
                 machine.processes(1, [])
-                terminal.until("it has ended, or no longer uses a device")
+                terminal.until("the process has ended, or no longer uses a device")
                 terminal.type("\x1b", "no process uses a device")
                 terminal.type("\t\r", "gpu.0 .*escape leaves")
         finally:

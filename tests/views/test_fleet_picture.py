@@ -106,7 +106,7 @@ def test_nodes_are_put_in_order_and_filtered() -> None:
 def test_what_was_said_long_ago_is_told() -> None:
     (old,) = answers(1)
     rows = plain(draw([old._replace(age_seconds=60.0)], size=(120, 10)))
-    assert "said 1 min ago" in rows[2]
+    assert "1 min old" in rows[2]
 
 
 def test_details_list_each_device_of_the_chosen_node() -> None:

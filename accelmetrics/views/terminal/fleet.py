@@ -80,16 +80,15 @@ def fleet_picture(
         lines, top, note = scrolled(lines, choices, room)
         choices = replace(choices, overlay_top=top)
     elif not shown:
-        words = f"the filter hides all {len(answers)} nodes" if answers else "there are no nodes"
-        lines = [Line(style, width).add(words, "warn").parts()]
+        lines = [Line(style, width).add(f"the filter hides all {len(answers)} nodes" if answers else "no nodes", "warn").parts()]
     else:
         headed = int(room > 2)
         page = room - headed
         chosen = names.index(choices.node)
         top = window(len(shown), chosen, choices.node_top, page)
         choices = replace(choices, node_top=top)
-        told = f"{top + 1}-{min(top + page, len(shown))} of {len(shown)}" if len(shown) > page else ""
-        heading, rows = _node_rows(shown, slice(top, top + page), choices.node, told, width, style)
+        position = f"{top + 1}-{min(top + page, len(shown))} of {len(shown)}" if len(shown) > page else ""
+        heading, rows = _node_rows(shown, slice(top, top + page), choices.node, position, width, style)
         lines = [heading] * headed + rows
         place = (headed + chosen - top, 0)
         first_row = headed + (height > 1)
@@ -139,9 +138,8 @@ def node_note(answer: NodeAnswer) -> str:
     summary = answer.summary
     if summary is None:
         return printable(answer.failure) or "no answer yet"
-    old = answer.age_seconds is not None and answer.age_seconds > max(LEAST_AGE, AGED * summary.interval)
-    said = [f"said {duration(answer.age_seconds or 0.0)} ago"] if old else []
-    return ", ".join([*said, *summary.troubles])
+    age = answer.age_seconds or 0.0
+    return ", ".join([*([f"{duration(age)} old"] if age > max(LEAST_AGE, AGED * summary.interval) else []), *summary.troubles])
 
 
 def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, style: ScreenStyle) -> Drawn:
@@ -170,7 +168,7 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
     if choices.paused:
         right.append(("PAUSED", 1, "chosen"))
     order = "worst first" if choices.node_order == "state" else f"by {choices.node_order}"
-    right.append((order + (", turned round" if choices.node_reverse else ""), 7, "dim"))
+    right.append((order + (", reversed" if choices.node_reverse else ""), 7, "dim"))
     return pieces(left, right, width, style)
 
 
@@ -185,7 +183,7 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
     summary = answer.summary
     if summary is None:
         return pages.lines
-    pages.text(printable(summary.hostname), name="calls itself")
+    pages.text(printable(summary.hostname), name="host name")
     if summary.version:
         pages.text(printable(summary.version), name="accelmetrics")
     if summary.power_watts is not None:
@@ -200,7 +198,7 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
 
 
 def _node_rows(
-    answers: Sequence[NodeAnswer], seen: slice, chosen: str, told: str, width: int, style: ScreenStyle
+    answers: Sequence[NodeAnswer], seen: slice, chosen: str, position: str, width: int, style: ScreenStyle
 ) -> tuple[Drawn, list[Drawn]]:
     """Return the heading of the table of nodes, and a line for each visible node. Columns without room are left out.
 
@@ -208,7 +206,7 @@ def _node_rows(
         answers: All nodes. Column widths fit all of them, so that scrolling does not change the table.
         seen: The visible nodes.
         chosen: Name of the selected node.
-        told: Position of the visible nodes for the heading, for example ``1-20 of 64``.
+        position: Position of the visible nodes for the heading, for example ``1-20 of 64``.
         width: Columns of the screen.
         style: Capabilities of the terminal.
     """
@@ -231,7 +229,7 @@ def _node_rows(
     else:
         heading.add("DEVICES" if devices >= len("DEVICES") else "", "head", devices)
     heading.add("UTIL" if util else "", "head", util, right=True).add("kW" if power else "", "head", power, right=True)
-    heading.add("  ").add(f"WORST {told}".rstrip(), "head")
+    heading.add("  ").add(f"WORST {position}".rstrip(), "head")
 
     lines = []
     for answer in answers[seen]:
@@ -251,7 +249,6 @@ def _node_rows(
             line.add("", width=devices - (start - line.left))
             line.add("-" if summary.utilization is None else f"{fixed(summary.utilization)}%", "plain", util, right=True)
             watts, limit = summary.power_watts, summary.power_limit_watts
-            words = "-" if watts is None else of_limit(watts, limit, 1000, 1)
-            line.add(words, "plain", power, right=True).add("  ")
+            line.add("-" if watts is None else of_limit(watts, limit, 1000, 1), "plain", power, right=True).add("  ")
         lines.append(line.add(node_note(answer), role).parts(answer.name == chosen))
     return heading.parts(), lines

@@ -116,7 +116,9 @@ def line_graph(
     height = rows - len(drawn)
     height -= height >= TICKED  # the row of the time axis
     across = max(1, columns - AXIS * len(axes))
-    (left, left_scale), *right = axes.items()
+    scales = [scale_labels(0.0, scale, its, height) for its, scale in axes.items()]
+    if own:
+        scales = [scale_labels(*spans[0], lines[0].unit, height) if len(lines) == 1 else {height - 1: "least", 0: "most"}]
     cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
     # A cell has one colour. The first line is drawn last, so that it keeps its colour where lines cross.
     for number, one in reversed(list(enumerate(series))):
@@ -134,22 +136,17 @@ def line_graph(
                 bits, _ = row.get(column, (0, 0))
                 row[column] = bits | (LEFT, RIGHT)[side][step % 4], number
     for number, row in enumerate(cells_by_row):
-        if own:
-            line = _own_axis(Line(style, columns), number, height, lines, spans)
-        else:
-            line = _axis(Line(style, columns), number, height, left_scale, left)
-        shown = [row.get(column, (0, -1)) for column in range(across)]
-        texts: list[tuple[str, Role]] = [
-            (" ", "plain") if owner < 0 else (chr(0x2800 + bits) if dots else LINE_MARKS[owner], series_role(owner))
-            for bits, owner in shown
-        ]
+        line = Line(style, columns).add(scales[0].get(number, ""), "dim", AXIS - 1, right=True).add("│", "dim")
+        texts: list[tuple[str, Role]] = [(" ", "plain")] * across
+        for column, (bits, owner) in row.items():
+            texts[column] = chr(0x2800 + bits) if dots else LINE_MARKS[owner], series_role(owner)
         for place, mark in marks.items() if number == height - 1 else ():
             texts[place * across // max(1, len(lines[0].points))] = mark
         for role, run in groupby(texts, key=itemgetter(1)):
             line.add("".join(text for text, _ in run), role)
         # Only two units give a second scale.
-        for its, scale in right:
-            line.add("│", "dim").add(_scale_label(number, height, scale, its), "dim", AXIS - 1)
+        for labels in scales[1:]:
+            line.add("│", "dim").add(labels.get(number, ""), "dim", AXIS - 1)
         drawn.append(line.parts())
     return [*drawn, *([time_axis(seconds, columns, style, end_ns, across)] if len(drawn) < rows else [])]
 
@@ -197,18 +194,6 @@ def _range_of(points: Sequence[TrailPoint]) -> tuple[float, float]:
     low, high = min(means), max(means)
     margin = 0.0 if high > low else abs(high) / 10 or 1.0
     return low - margin, high + margin
-
-
-def _own_axis(line: Line, row: int, height: int, lines: Sequence[Series], spans: Sequence[tuple[float, float]]) -> Line:
-    """Add the scale to a row of a graph with ``Series.own``: numbers for a single line, else ``least`` and ``most``."""
-    if len(lines) == 1:
-        (low, high), unit = spans[0], lines[0].unit
-        shares = {height - 1: low, **({height // 2: (low + high) / 2} if height >= TICKED - 1 else {}), 0: high}
-        label = quantity(shares[row], unit) if row in shares else ""
-        label = label if cells(label) < AXIS else f"{shares[row]:.1e}"
-    else:
-        label = {height - 1: "least", 0: "most"}.get(row, "")
-    return line.add(label, "dim", AXIS - 1, right=True).add("│", "dim")
 
 
 def _scale_of(lines: Sequence[Series]) -> float:
@@ -262,17 +247,20 @@ def graph(
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
     scale = row.top if row.top and row.top > 0 else nice(highest, row.unit)
-    told = (
-        [f"{'last' if end_ns else 'now'} {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
-    )
-    told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
+    facts = []
+    if points and points[-1].kind == "value":
+        facts.append(f"{'last' if end_ns else 'now'} {quantity(round(points[-1].mean, 1), row.unit)}")
+    facts.append(f"max {quantity(round(highest, 1), row.unit)}" if values else "nothing read yet")
     title = f"{row.label} {about}"
-    if cells(title) + cells("  ".join(told)) + AROUND > columns:
-        told = told[:1]
-    drawn = [rule(title, "  ".join(told), columns, style)]
+    if cells(title) + cells("  ".join(facts)) + AROUND > columns:
+        facts = facts[:1]
+    drawn = [rule(title, "  ".join(facts), columns, style)]
     height = rows - 1 - (seconds > 0 and rows - 1 >= TICKED)
+    labels = scale_labels(0.0, scale, row.unit, height)
     lines = _braille(points, scale, height, band) if style.braille and not style.ascii else _blocks(points, scale, height, band, style)
-    drawn += [_axis(Line(style, columns), number, height, scale, row.unit).add(text, "ok").parts() for number, text in enumerate(lines)]
+    for number, text in enumerate(lines):
+        line = Line(style, columns).add(labels.get(number, ""), "dim", AXIS - 1, right=True).add("│", "dim")
+        drawn.append(line.add(text, "ok").parts())
     return [*drawn, *([time_axis(seconds, columns, style, end_ns)] if height < rows - 1 else [])]
 
 
@@ -291,15 +279,10 @@ def history_graph(trails: Trails, key: str, row: ValueRow, choices: Choices, siz
     return graph(row, choices.stretch, points, size, style, seconds=SPANS[choices.scale], end_ns=choices.until_ns)
 
 
-def _axis(line: Line, row: int, height: int, scale: float, unit: str) -> Line:
-    """Add the scale to a row of a graph."""
-    return line.add(_scale_label(row, height, scale, unit), "dim", AXIS - 1, right=True).add("│", "dim")
-
-
-def _scale_label(row: int, height: int, scale: float, unit: str) -> str:
-    """Return the number of a scale at a row: at the bottom, in the middle of a high graph, and at the top; else empty."""
-    shares = {height - 1: 0.0, **({height // 2: 0.5} if height >= TICKED - 1 else {}), 0: 1.0}
-    return axis_label(shares[row] * scale, unit) if row in shares else ""
+def scale_labels(low: float, high: float, unit: str, height: int) -> dict[int, str]:
+    """Return the numbers of a scale by row: at the bottom, in the middle of a high graph, and at the top."""
+    values = {height - 1: low, **({height // 2: (low + high) / 2} if height >= TICKED - 1 else {}), 0: high}
+    return {row: axis_label(value, unit) for row, value in values.items()}
 
 
 def time_axis(seconds: float, columns: int, style: ScreenStyle, end_ns: int = 0, across: int = 0) -> Drawn:
@@ -362,11 +345,11 @@ def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
     """Return the upper end of a metric's scale: a fixed one, or the largest limit of the devices; None if there is none."""
     if row.top is not None:
         return row.top
-    limits = {"power_watts": "power_limit_watts", "sm_clock_mhz": "max_sm_clock_mhz", "memory_used_bytes": "memory_total_bytes"}
     if row.name == "temperature_celsius":
         return 100.0
-    found = [device.values[limits[row.name]] for device in devices if limits.get(row.name, "") in device.values]
-    return max(found, default=None)
+    limits = {"power_watts": "power_limit_watts", "sm_clock_mhz": "max_sm_clock_mhz", "memory_used_bytes": "memory_total_bytes"}
+    limit = limits.get(row.name, "")
+    return max((device.values[limit] for device in devices if limit in device.values), default=None)
 
 
 def _drawn_values(point: TrailPoint, band: bool) -> tuple[float, tuple[float, ...]]:

@@ -34,7 +34,7 @@ IDENTITY = (
     *("compute_capability", "numa_node", "cpu_affinity", "fabric", "chassis_serial", "chassis_slot", "tray_index", "host_id", "module_id"),
 )
 """Fields of the identity that the details of a device show, in this order."""
-Told = tuple[str, str, Role]
+Fact = tuple[str, str, Role]
 """A name, a value in words, and the role of the value."""
 # Shown in the help.
 MARKS_MEAN = (
@@ -73,7 +73,7 @@ class Pages:
                 line.add("" if number else name, "dim", label - 1).add(" ")
             self.lines.append(line.add(part, role).parts())
 
-    def pairs(self, found: Sequence[Told], label: int = LABEL) -> None:
+    def pairs(self, found: Sequence[Fact], label: int = LABEL) -> None:
         """Add names with values, in up to three columns that are read from top to bottom.
 
         Args:
@@ -90,7 +90,7 @@ class Pages:
                 line.add(words, role, max(0, columns - 3 - min(label, columns // 2)))
             self.lines.append(line.parts())
 
-    def flow(self, found: Sequence[Told], marks: str) -> None:
+    def flow(self, found: Sequence[Fact], marks: str) -> None:
         """Add names with values, as many on each line as fit.
 
         Args:
@@ -148,16 +148,16 @@ def detail_lines(
     for note in row.notes:
         pages.text(note, role_of(row.state))
     if not row.notes:
-        pages.text("nothing is wrong with it", "ok")
+        pages.text("no problems", "ok")
     for advice in row.advice:
         pages.text(advice, "title", "what to do")
-    pages.text(", ".join(row.holders) or "no job or pod that is known", name="held by")
+    pages.text(", ".join(row.holders) or "no known job or pod", name="held by")
     for number, finding in enumerate(row.findings):
         if number == 0:
             pages.title(f"findings {len(row.findings)}")
         _finding(pages, finding, view)
     if row.silent is not None and row.last:
-        pages.text("numbers are those before it fell silent", "dim")
+        pages.text("values are the last ones before the device stopped answering", "dim")
     _groups(pages, row, trails, choices, width, style)
     pages.title("processes")
     processes = [process for process in view.processes if row.key in process.devices]
@@ -165,7 +165,7 @@ def detail_lines(
         heading, lines, _ = process_lines(processes, replace(choices, process_left=0), width, style, view.time_ns)
         pages.lines += [heading, *lines]
     else:
-        pages.text(view.unlisted.get(row.key, "no process holds it"), "dim")
+        pages.text(view.unlisted.get(row.key, "no process uses the device"), "dim")
     _missing(pages, row)
     pages.title("identity")
     for name, word in ((name, getattr(row.identity, name)) for name in IDENTITY):
@@ -178,10 +178,10 @@ def detail_lines(
     pages.title(f"all keys: {len(row.metrics)}, {len(row.gaps)} missing", "e hides them" if choices.unfolded else "e shows them")
     if choices.unfolded:
         pages.pairs([(name, repr(value), "plain") for name, value in sorted(row.metrics.items())], max(map(len, row.metrics), default=0))
-        lacks: dict[Unavailable, list[str]] = {}
+        reasons: dict[Unavailable, list[str]] = {}
         for name, why in sorted(row.gaps.items()):
-            lacks.setdefault(why, []).append(name)
-        for why, names in lacks.items():
+            reasons.setdefault(why, []).append(name)
+        for why, names in reasons.items():
             about = ": ".join(filter(None, (", ".join(names), why.detail)))
             pages.text(printable(about), "dim", str(why.reason).replace("_", " "))
     return pages.lines
@@ -191,9 +191,9 @@ def absent_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
     """Return lines that say why no accelerator was found, one for each backend."""
     pages = Pages(width, style)
     if view.absent:
-        pages.title("no accelerator was found", "enter shows all of it  accelmetrics doctor")
+        pages.title("no accelerator was found", "enter shows more  accelmetrics doctor")
     else:
-        pages.title("no accelerator is read", "--backends chooses")
+        pages.title("no accelerator is read", "see --backends")
     for name, why in view.absent.items():
         pages.lines.append(Line(style, width).add("", width=2).add(name, "dim", ABSENT_NAME).add(" ").add(why).parts())
     return pages.lines
@@ -206,7 +206,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
     row = next((one for one in view.processes if one.pid == choices.process), None)
     if row is None:
         pages.title(f"process {choices.process}", "escape leaves")
-        pages.text("it has ended, or no longer uses a device", "warn")
+        pages.text("the process has ended, or no longer uses a device", "warn")
         return pages.lines
     pages.title(f"process {row.pid}  {row.program}".rstrip(), "e environment  escape leaves" if choices.signals else "escape leaves")
     old = "?" if row.aged else ""
@@ -223,8 +223,8 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
     )
     pages.pairs([(name, words, "plain") for name, words in facts if words])
     for key, seen_ns in row.last_seen.items():
-        pages.text(f"{key}: last seen {duration((view.time_ns - seen_ns) / 1e9)} ago, before the device fell silent", "warn")
-    pages.text(row.command or row.why or "not known", "plain" if row.command else "dim", "command")
+        pages.text(f"{key}: last seen {duration((view.time_ns - seen_ns) / 1e9)} ago, before the device stopped answering", "warn")
+    pages.text(row.command or row.why or "unknown", "plain" if row.command else "dim", "command")
     if len(row.uses) > 1:
         for key, use in row.uses.items():
             parts = (
@@ -232,7 +232,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
                 "" if use.utilization is None else percent(use.utilization),
             )
             pages.text(
-                ", ".join(filter(None, parts)) or "the driver does not say how much",
+                ", ".join(filter(None, parts)) or "not reported by the driver",
                 "dim" if key in row.last_seen else "plain",
                 key + ("?" if key in row.last_seen else ""),
             )
@@ -240,7 +240,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
     details = choices.details
     pages.title("process tree")
     if details is None:
-        pages.text("the system has not answered yet" if choices.signals else "it is known on its own machine alone", "dim")
+        pages.text("the system has not answered yet" if choices.signals else "known only on the process's own machine", "dim")
         return pages.lines
     for depth, one in details.tree:
         words = f"{'  ' * depth}{one.pid}  {one.user or '?'}  {printable(one.command or '?')}"
@@ -252,7 +252,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
         for word in details.environment:
             pages.text(printable(word))
         if not details.environment and not details.why:
-            pages.text("it is empty", "dim")
+            pages.text("empty", "dim")
     return pages.lines
 
 
@@ -275,7 +275,7 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
     widths = shares(width, across)
     more = {
         "Links": device.links,
-        "Clocks": (f"held down by: {', '.join(device.throttled)}",) if device.throttled else (),
+        "Clocks": (f"throttled by: {', '.join(device.throttled)}",) if device.throttled else (),
         "Errors": device.errors,
     }
     blocks: list[list[Drawn]] = []
@@ -301,8 +301,10 @@ def _groups(pages: Pages, device: DeviceView, trails: Trails | None, choices: Ch
             marks = line_marks(len(lines), style)
         # Values with a line come first, because ``flow`` gives the marks of the lines to the first values.
         ordered = {name: values[name] for name in (*lines, *values)}
-        told = [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in ordered.items()]
-        part.flow(told, marks)
+        part.flow(
+            [(BY_NAME[name].label, _in_words(device, name, value), role_of(device.levels.get(name))) for name, value in ordered.items()],
+            marks,
+        )
         if more.get(title):
             part.text(", ".join(more[title]))
         blocks.append(part.lines)
@@ -331,14 +333,14 @@ def _in_words(device: DeviceView, name: str, value: float) -> str:
 def _missing(pages: Pages, device: DeviceView) -> None:
     """Add the missing values, grouped by reason."""
     if device.missing:
-        pages.title("what is missing, and why")
+        pages.title("missing values")
     labels: dict[MissingValue, list[str]] = {}
-    for value in VALUES:
-        if value.name in device.missing:
-            labels.setdefault(device.missing[value.name], []).append(value.label)
-    for lack, names in labels.items():
-        about = ": ".join(filter(None, (", ".join(names), lack.detail)))
-        pages.text("; ".join(filter(None, (about, lack.advice))), name=lack.word)
+    for row in VALUES:
+        if row.name in device.missing:
+            labels.setdefault(device.missing[row.name], []).append(row.label)
+    for value, names in labels.items():
+        about = ": ".join(filter(None, (", ".join(names), value.detail)))
+        pages.text("; ".join(filter(None, (about, value.advice))), name=value.word)
 
 
 def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
@@ -349,18 +351,17 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
     for finding in found:
         _finding(pages, finding, view)
     if not found:
-        pages.text("no rule finds anything", "ok")
+        pages.text("no findings", "ok")
     if found.ended:
         pages.title("over")
         for finding in reversed(found.ended):
             _finding(pages, finding, view)
-    lacks, unlogged = view.not_judged, view.not_logged
-    if lacks or unlogged:
+    if view.not_judged or view.not_logged:
         pages.title("not judged")
-    for rules, words in lacks:
+    for rules, words in view.not_judged:
         pages.text(f"{words} ({', '.join(name.replace('_', ' ') for name in rules)})")
-    if unlogged:
-        pages.text(unlogged, "dim")
+    if view.not_logged:
+        pages.text(view.not_logged, "dim")
     return pages.lines
 
 
@@ -388,7 +389,7 @@ def alike(findings: Iterable[Finding]) -> list[Finding]:
 
     The key of a merged finding names its devices: ``gpu.0-3,7``, or ``gpu.0 and 23 more`` if the list is too wide.
     """
-    told = []
+    merged = []
     for found in equal_findings(findings):
         keys = [one.key for one in found]
         words = device_words(keys)
@@ -396,8 +397,8 @@ def alike(findings: Iterable[Finding]) -> list[Finding]:
             words = f"{keys[0]} and {len(keys) - 1} more"
         elif words[:1].isdecimal():
             words = f"gpu.{words}"
-        told.append(found[0] if len(found) == 1 else found[0]._replace(key=words))
-    return told
+        merged.append(found[0] if len(found) == 1 else found[0]._replace(key=words))
+    return merged
 
 
 def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:

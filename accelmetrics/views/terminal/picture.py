@@ -604,8 +604,8 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     if totals.utilization is not None and len(totals.devices) > 1:
         left.append((f"util {percent(totals.utilization)}", 7, "plain"))
     left += [(f"{label} {percent(view.host[name])}", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
-    grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
-    mark = {"bad": "X ", "warn": "! "}.get(grave, "")
+    worst_role: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
+    mark = {"bad": "X ", "warn": "! "}.get(worst_role, "")
     found = ", ".join(
         counted(number, one) if one == "warning" else f"{number} {one}" for one in SEVERITIES if (number := totals.findings.get(one, 0))
     )
@@ -613,7 +613,7 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
         (totals.lost, (f"X {totals.lost} lost", 1, "bad")),
         (silent := totals.failed + totals.unanswered, (f"X {silent} no answer", 1, "bad")),
         (totals.hot, (f"! {totals.hot} hot", 6, "warn")),
-        (len(found), (f"{mark}{found}", 2, grave)),
+        (len(found), (f"{mark}{found}", 2, worst_role)),
         (len(choices.label), (choices.label, 1, "title")),
     )
     right = [piece for number, piece in troubles if number]
@@ -639,7 +639,7 @@ def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
         else:
             words = f"{label} {percent(value)}" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
         values.append((words, rank, "plain"))
-    return pieces(values if len(values) > 1 else [*values, ("its numbers are not read", 1, "dim")], [], width, style)
+    return pieces(values if len(values) > 1 else [*values, ("no values are read", 1, "dim")], [], width, style)
 
 
 def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: bool = False) -> tuple[Drawn, int | None]:

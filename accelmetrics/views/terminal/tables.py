@@ -72,16 +72,15 @@ def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -
     limit, _ = value_of(device, limit_name)
     if value is None:
         return "-"
-    decimals = 1 if unit == GIB and value / unit < WHOLE_NUMBERS else 0
-    return of_limit(value, limit, unit, decimals) + ("?" if old else "")
+    return of_limit(value, limit, unit, int(unit == GIB and value / unit < WHOLE_NUMBERS)) + ("?" if old else "")
 
 
 def _utilization(device: DeviceView) -> str:
     """Return the utilisation, or a word that says why it is missing."""
     if device.silent is None and "utilization" in device.values:
         return _number(device, "utilization", "%")
-    lack = device.silent or device.missing.get("utilization")
-    return "-" if lack is None else lack.word
+    missing = device.silent or device.missing.get("utilization")
+    return "-" if missing is None else missing.word
 
 
 def _links(device: DeviceView) -> str:
@@ -191,10 +190,10 @@ def _texts(column: Column, rows: Sequence[Row], hidden: Collection[str], words: 
 
     A value above its warning level is followed by a word, or by a mark if ``words`` is false.
     """
-    told = column.title in ("TEMP", "USED/GIB" if "MEM" in hidden else "MEM")
+    marked = column.title in ("TEMP", "USED/GIB" if "MEM" in hidden else "MEM")
     texts, behind = {}, {}
     for device in (row for row in rows if isinstance(row, DeviceView)):
-        state = device.levels.get(column.value) if told else None
+        state = device.levels.get(column.value) if marked else None
         texts[device.key] = column.text(device)
         behind[device.key] = "" if state is None else f" {LEVEL_WORDS[column.value]}" if words else STATE_MARKS["warn"]
     longest = max(map(len, behind.values()), default=0)  # all texts are padded, so that the numbers stay aligned
@@ -222,7 +221,8 @@ def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: 
         longest = longest if column.right else min(longest, MOST_NAME)
         wanted.append((column.rank, column.title, max(len(column.title), longest) + (space if column.right else SPACE)))
         if column.share and any(_share(device, column) is not None for device in devices):
-            wanted.append((column.bar_rank, column.title + BARRED, bar_width(width) + space))
+            bar_width = LEAST_BAR + (width >= NARROW) + 4 * (width >= WIDE)
+            wanted.append((column.bar_rank, column.title + BARRED, bar_width + space))
     note = max([LEAST_NOTE, *(cells(row.note if isinstance(row, DeviceView) else row.detail) for row in rows)])
     kept = min(note, width // 4) - LEAST_NOTE  # columns that longer notes get before the columns of high rank
     room = width - 2 - _label_width(rows, width)
@@ -244,11 +244,6 @@ def _widths(rows: Sequence[Row], texts: Mapping[str, Mapping[str, str]], width: 
     return taken
 
 
-def bar_width(width: int) -> int:
-    """Return the width of a bar for a width of the screen."""
-    return LEAST_BAR + (width >= NARROW) + 4 * (width >= WIDE)
-
-
 def _share(device: DeviceView, column: Column) -> float | None:
     """Return the filled part of a bar in percent; None if the value or its limit is missing."""
     name, of = column.share or ("", "")
@@ -262,7 +257,7 @@ def _label_width(rows: Sequence[Row], width: int) -> int:
 
 
 def device_lines(
-    rows: Sequence[Row], trails: Trails, choices: Choices, width: int, style: ScreenStyle, told: str = ""
+    rows: Sequence[Row], trails: Trails, choices: Choices, width: int, style: ScreenStyle, position: str = ""
 ) -> tuple[Drawn, list[Drawn]]:
     """Return the table of devices: heading and lines. The selected row is highlighted if the list is active.
 
@@ -272,7 +267,7 @@ def device_lines(
         choices: The user's choices.
         width: Columns of the screen.
         style: Capabilities of the terminal.
-        told: Position of the rows in the list for the heading, for example ``1-8 of 64``.
+        position: Position of the rows in the list for the heading, for example ``1-8 of 64``.
     """
     space = 1 if width < NARROW else SPACE
     texts = {column.title: _texts(column, rows, choices.device_hidden, width >= NARROW) for column in COLUMNS}
@@ -287,7 +282,7 @@ def device_lines(
         title, room = choices.stretch if choices.until_ns else f"LAST {choices.scale}", taken["LAST"] - SPACE
         heading.add("", width=SPACE).add(title if len(title) <= room else "PAST" if choices.until_ns else "LAST", "head", room)
     if "NOTE" in taken:
-        heading.add("", width=SPACE).add(f"NOTE {told}".rstrip(), "head", taken["NOTE"] - SPACE)
+        heading.add("", width=SPACE).add(f"NOTE {position}".rstrip(), "head", taken["NOTE"] - SPACE)
     lines = []
     for row in rows:
         role, chosen = role_of(row.state), row_name(row) == choices.device
