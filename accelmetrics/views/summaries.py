@@ -211,8 +211,12 @@ def device_table(
     lines: list[str] = []
     for shape in shapes:
         groups = [("", [["", *(printable(label) for label, *_ in devices)]])]
+        # Means and amounts of memory have a decimal; other readings are whole numbers.
         for (title, name, unit, scale), parts in zip(COLUMNS, shape, strict=True):
-            columns = [[part, *(cell_text(held[name], part, "", scale, _digits(part, scale)) for _, held, _ in devices)] for part in parts]
+            columns = []
+            for part in parts:
+                digits = int(part == "mean" or scale != 1.0)
+                columns.append([part, *(cell_text(held[name], part, "", scale, digits) for _, held, _ in devices)])
             groups.append((f"{title}, {unit.strip()}", columns))
         energy_unit, energies = energy_column([joules for *_, joules in devices])
         groups.append(("energy", [[energy_unit, *energies]]))
@@ -232,11 +236,6 @@ def device_table(
     return [clipped(line, WIDTH) for line in lines]
 
 
-def _digits(part: str, scale: float) -> int:
-    """Return the decimals of a cell: 1 for means and amounts of memory, 0 for readings, which are whole numbers."""
-    return int(part == "mean" or scale != 1.0)
-
-
 def named(keys: Sequence[str]) -> str:
     """Return the names of devices, with three or more consecutive ones as a range: ``gpu.0 to gpu.3, gpu.6``."""
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in consecutive(keys))
@@ -246,7 +245,7 @@ def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) ->
     """Return the host's table, or a line that says that there are no values."""
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]
     if len(rows) == 1:
-        return ["nothing of the devices or the host was measured"]
+        return ["no values of devices or the host"]
     return table_lines(rows)
 
 
@@ -277,20 +276,19 @@ def work_of_devices(rate: Mapping[str, float | None], devices: int) -> Plain:
     per_joule = rate["per_joule"]
     found: Plain = {**rate, "per_joule_of_mean_device": per_joule * devices if per_joule is not None and devices else None}
     if not devices:
-        found["reason"] = "no energy is known: that takes two readings of a device that reports power or energy"
+        found["reason"] = "energy is unknown: it needs two readings of a device that reports power or energy"
     elif per_joule is None:
-        found["reason"] = "no step has a known energy: that takes a reading before the step and one after it"
+        found["reason"] = "the energy of every step is unknown: it needs a reading before the step and one after it"
     return found
 
 
 def work_text(name: str, work: Plain) -> str:
     """Return the rate of work in words, with the work per joule if it is known."""
-    said = f"{name}: {work['per_second']:.1f} per second"
-    per_joule, mean = work.get("per_joule"), work.get("per_joule_of_mean_device")
-    if per_joule is None:
-        return said
-    of_one = "" if mean is None or mean == per_joule else f" ({mean:.3g} by the mean power of one device)"
-    return f"{said}, {per_joule:.3g} per joule{of_one}"
+    text, per_joule, mean = f"{name}: {work['per_second']:.1f} per second", work.get("per_joule"), work.get("per_joule_of_mean_device")
+    if per_joule is not None:
+        text += f", {per_joule:.3g} per joule"
+        text += "" if mean is None or mean == per_joule else f" ({mean:.3g} by the mean power of one device)"
+    return text
 
 
 def doubt_lines(reasons: Mapping[str, str]) -> list[str]:
@@ -299,8 +297,8 @@ def doubt_lines(reasons: Mapping[str, str]) -> list[str]:
         return []
     (first_key, reason), *more = reasons.items()
     if not more:
-        return folded(f"{first_key}: energy is from its power: {reason}")
-    return folded(f"{named(list(reasons))}: energy is from their power; of {first_key}, {reason}")
+        return folded(f"{first_key}: energy is computed from power: {reason}")
+    return folded(f"{named(list(reasons))}: energy is computed from power; of {first_key}, {reason}")
 
 
 def as_json(document: Plain) -> str:

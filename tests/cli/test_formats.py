@@ -106,4 +106,4 @@ def test_a_job_whose_energy_is_from_power_says_why() -> None:
     hours = dict.fromkeys(("held_hours", "used_hours", "wasted_hours", "unmeasured_hours"), 1.0)
     about = {"job_id": "7", "labels": {}, "hostname": "h", "began": 0.0, "ended": 1.0, "devices_held": 1, "energy_joules": 5.0, **hours}
     before = of_job({**about, "devices": [device]})
-    assert of_job({**about, "devices": [{**device, "energy_reason": "why"}]}) == f"{before}gpu.0: energy is from its power: why\n"
+    assert of_job({**about, "devices": [{**device, "energy_reason": "why"}]}) == f"{before}gpu.0: energy is computed from power: why\n"

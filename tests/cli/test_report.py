@@ -183,7 +183,7 @@ def test_throttling_is_told_by_reason(tmp_path: Path) -> None:
     assert "throttled, power cap: gpu.0 for 4.0 s" in report(path)
 
 
-NO_ENERGY = "no energy is known: that takes two readings of a device that reports power or energy"
+NO_ENERGY = "energy is unknown: it needs two readings of a device that reports power or energy"
 
 
 def test_work_of_ranks_adds_up(tmp_path: Path) -> None:

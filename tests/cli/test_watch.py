@@ -146,17 +146,14 @@ def test_colours_follow_the_background(
         assert terminal.end("q") == 0
 
 
-@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "C"}, {"LC_ALL": "POSIX"}])
-def test_a_locale_of_ascii_letters_has_no_blocks(simulator: NvmlSimulator, locale: dict[str, str]) -> None:
-    """Though Python writes UTF-8 there."""
-    with on_terminal(*FAST, env={**simulator.environment(), **locale}) as terminal:
-        terminal.until("gpu.1", "power gpu.0, 1 min")
-        assert terminal.raw.isascii()
-
-
-def test_ascii_alone(simulator: NvmlSimulator) -> None:
-    """Bars, graphs and lines too."""
-    with on_terminal(*FAST, "--ascii", env=simulator.environment()) as terminal:
+@pytest.mark.parametrize(
+    ("locale", "options"),
+    [({"LC_ALL": "C"}, ()), ({"LC_ALL": "", "LANG": "C"}, ()), ({"LC_ALL": "POSIX"}, ()), ({}, ("--ascii",))],
+    ids=["C", "LANG=C", "POSIX", "--ascii"],
+)
+def test_a_locale_of_ascii_letters_has_no_blocks(simulator: NvmlSimulator, locale: dict[str, str], options: tuple[str, ...]) -> None:
+    """Though Python writes UTF-8 there; nor is there any with the option."""
+    with on_terminal(*FAST, *options, env={**simulator.environment(), **locale}) as terminal:
         terminal.until("gpu.1", "power gpu.0, 1 min")
         assert terminal.raw.isascii()
 
@@ -270,14 +267,6 @@ def test_windows_of_other_sizes_are_drawn_anew(simulator: NvmlSimulator) -> None
         terminal.until(r"^q quit")
         assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
-
-
-def test_more_devices_than_rows(simulator: NvmlSimulator) -> None:
-    """They scroll, and what is chosen is in sight; the keys stay at the foot."""
-    with NvmlSimulator(gpus=12) as many, on_terminal(*FAST, rows=10, env=many.environment()) as terminal:
-        terminal.until("gpu.3", lambda: terminal.lines[-1].startswith(KEYS))
-        assert "gpu.11" not in terminal.text
-        terminal.type("\x1b[F", "^>[!X]?gpu.11", lambda: terminal.lines[-1].startswith(KEYS))
 
 
 def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:

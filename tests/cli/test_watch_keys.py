@@ -81,34 +81,12 @@ def test_arrows_choose_a_device_and_the_graph_follows(watched: Terminal) -> None
     watched.type("k\x1b[H", "power gpu.0, 1 min")
 
 
-def test_o_orders_the_devices_and_capital_o_turns_them_round(watched: Terminal) -> None:
-    """By state, use, memory, power, temperature, each from the largest."""
-    by = {
-        "oo": ["gpu.1", "gpu.3", "gpu.2", "gpu.0"],
-        "o": ["gpu.3", "gpu.0", "gpu.2", "gpu.1"],
-        "o ": ["gpu.2", "gpu.0", "gpu.3", "gpu.1"],
-        "o  ": ["gpu.1", "gpu.0", "gpu.3", "gpu.2"],
-    }
-    for keys, order in by.items():
-        watched.type(keys.strip(), partial(ordered, watched, order))
-    watched.type("O", lambda: devices(watched) == ["gpu.2", "gpu.3", "gpu.0", "gpu.1"])
-    watched.type("z", "^order: d device  s state")
-    watched.type("p", lambda: devices(watched) == ["gpu.2", "gpu.0", "gpu.3", "gpu.1"], "^q quit")
-
-
 def test_a_filter_is_typed(watched: Terminal) -> None:
     """Words and conditions; what is wrong with one is said; Escape drops it."""
     watched.type("/util>4x0", "filter devices.*util>4x0")
     watched.type("\r", "not a number")
     watched.type("\x1b[D\x7f\r", lambda: devices(watched) == ["gpu.1", "gpu.3"])
     watched.type("\x1b", lambda: len(devices(watched)) == 4)
-
-
-def test_m_and_t_change_the_graph(watched: Terminal) -> None:
-    """The metric and the stretch of time."""
-    watched.type("m", "util gpu.0, 1 min")
-    watched.type("t", "util gpu.0, 5 min")
-    watched.type("MT", "power gpu.0, 1 min")
 
 
 def test_graphs_are_zoomed_and_moved_through_time(machine: NvmlSimulator, watched: Terminal) -> None:
@@ -203,12 +181,6 @@ def test_r_resets_the_history(watched: Terminal) -> None:
     """Graphs begin anew."""
     watched.type("m", "util gpu.0, 1 min .* max 10 %")
     watched.type("r", "the history was cleared")
-
-
-def test_a_list_or_a_map(watched: Terminal) -> None:
-    """As there is room, or as asked for."""
-    watched.type("v", lambda: not devices(watched))
-    watched.type("v", lambda: len(devices(watched)) == 4)
 
 
 def test_keys_that_mean_nothing_change_nothing(watched: Terminal) -> None:

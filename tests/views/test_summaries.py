@@ -70,7 +70,7 @@ def test_the_host_where_there_is_no_device() -> None:
         ["proc.memory.rssMB", "512.0", "512.0"],
     ]
     said = of_window(Monitor().window("never"), None, "x")
-    assert said == "x: 0.0 s, 0 readings\nnothing of the devices or the host was measured\n"
+    assert said == "x: 0.0 s, 0 readings\nno values of devices or the host\n"
 
 
 def test_plain_values_for_programs() -> None:
@@ -114,10 +114,10 @@ def test_a_counter_that_is_not_believed_is_told_beside_the_energy() -> None:
     window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
     _, latest = watched(machine(1))
     text = of_window(window, latest, "x")
-    assert text.replace("\n    ", " ").splitlines()[-1] == f"gpu.0: energy is from its power: {used.reason}"
+    assert text.replace("\n    ", " ").splitlines()[-1] == f"gpu.0: energy is computed from power: {used.reason}"
     window = SimpleNamespace(duration=4.0, summary={}, energy_joules={f"gpu.{number}": used for number in range(4)})
     text = of_window(window, latest, "x").replace("\n    ", " ")
-    assert text.count(used.reason.partition(" in")[0]) == 1 and "gpu.0 to gpu.3: energy is from their power" in text
+    assert text.count(used.reason.partition(" in")[0]) == 1 and "gpu.0 to gpu.3: energy is computed from power" in text
     window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
     found = of_devices(window, latest)["gpu.0"]
     assert (found["energy_joules"], found["energy_source"], found["energy_reason"]) == (1000.0, "integrated", used.reason)

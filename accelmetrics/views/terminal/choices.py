@@ -166,8 +166,7 @@ USUAL_CHOICES = Choices()
 
 def order_letters(pane: Pane) -> dict[str, str]:
     """Return the sort orders of a list by the letter that selects each, which is its first letter."""
-    orders: Mapping[Pane, tuple[str, ...]] = {"devices": DEVICE_ORDERS, "processes": PROCESS_ORDERS, "nodes": NODE_ORDERS}
-    return {order[0]: order for order in orders[pane]}
+    return {order[0]: order for order in {"devices": DEVICE_ORDERS, "processes": PROCESS_ORDERS, "nodes": NODE_ORDERS}[pane]}
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ class KeyHelp:
 
     def offered(self, choices: Choices, fleet: bool) -> bool:
         """Return whether the key is available."""
-        allowed = (choices.signals or not self.signals) and (choices.replay or not self.replay)
-        return allowed and (self.fleet or not fleet)
+        return (choices.signals or not self.signals) and (choices.replay or not self.replay) and (self.fleet or not fleet)
 
 
 KEYS: tuple[KeyHelp, ...] = (

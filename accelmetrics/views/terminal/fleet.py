@@ -94,7 +94,7 @@ def fleet_picture(
         first_row = headed + (height > 1)
         spots = [Spot(first_row + number, 0, width, "nodes", name) for number, name in enumerate(names[top : top + page])]
         if headed:
-            spots += heading_spots(heading, first_row - 1, "nodes", {"NODE": "name", "UTIL": "util", "kW": "power"})
+            spots += heading_spots(heading, first_row - 1, "nodes", {"name": "NODE", "util": "UTIL", "power": "kW"})
     last, column = foot(choices, note, width, style, fleet=True)
     first = [fleet_head(answers, choices, width, style)] if height > 1 else []
     where = (min(height - 1, place[0] + len(first)), 0) if column is None else (height - 1, column)

@@ -352,18 +352,13 @@ def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
     return max((device.values[limit] for device in devices if limit in device.values), default=None)
 
 
-def _drawn_values(point: TrailPoint, band: bool) -> tuple[float, tuple[float, ...]]:
-    """Return the value at which the area ends, and the values with a mark."""
-    return (point.low, (point.mean, point.high)) if band else (point.mean, (point.high,))
-
-
 def _braille(points: Sequence[TrailPoint], scale: float, height: int, band: bool) -> list[str]:
     """Return the rows of an area in Braille, with two points in a column and four levels in a row."""
     grid = [[0] * ((len(points) + 1) // 2) for _ in range(height)]
     for number, point in enumerate(points):
         if point.kind != "value":
             continue
-        end, marked = _drawn_values(point, band)
+        end, marked = (point.low, (point.mean, point.high)) if band else (point.mean, (point.high,))
         for level in (*range(_level(end, scale, height * 4) + 1), *(_level(value, scale, height * 4) for value in marked)):
             grid[height - 1 - level // 4][number // 2] |= (LEFT, RIGHT)[number % 2][level % 4]
     # Braille characters start at U+2800, and each dot is one bit of the code point.
@@ -383,7 +378,7 @@ def _blocks(points: Sequence[TrailPoint], scale: float, height: int, band: bool,
             grid[-1][column] = "x"
         if point.kind != "value":
             continue
-        end, marked = _drawn_values(point, band)
+        end, marked = (point.low, (point.mean, point.high)) if band else (point.mean, (point.high,))
         filled = max(1, min(round(_share(end, scale) * height * steps), height * steps))
         for row in range(-(-filled // steps)):
             grid[height - 1 - row][column] = marks[min(steps, filled - row * steps)]

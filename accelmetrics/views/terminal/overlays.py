@@ -380,8 +380,7 @@ def dialog_lines(dialog: Sequence[str], width: int, style: ScreenStyle) -> list[
     for line in lines:
         pages.text(line)
     pages.text(keys, "title")
-    pages.title("")
-    return pages.lines
+    return [*pages.lines, Line(style, width).fill("-" if style.ascii else "─", "dim").parts()]
 
 
 def alike(findings: Iterable[Finding]) -> list[Finding]:

@@ -28,6 +28,7 @@ from accelmetrics.views.terminal.overlays import (
 from accelmetrics.views.terminal.style import SERIES, USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule, shares
 from accelmetrics.views.terminal.tables import (
     CELL,
+    DEVICE_HEADINGS,
     HEADINGS,
     SPACE,
     column_letters,
@@ -48,8 +49,6 @@ MANY = 16
 """Number of devices from which they may be drawn as a map."""
 SHARE = 0.6
 """Largest share of the rows for a list of many devices. A longer list becomes a map."""
-DEVICE_HEADINGS = {"DEV": "device", "NOTE": "state", "UTIL": "util", "MEM": "mem", "POWER/W": "power", "TEMP": "temp"}
-"""Sort order of devices after a click on a heading."""
 TWO_COLUMNS = 180
 """Screen width from which many devices form two lists side by side, and a single device has its details next to its graphs."""
 ROOMY = 28
@@ -521,7 +520,7 @@ class _Body:
             for number, pid in enumerate(self.pids[top : top + room]):
                 self.spots.append(Spot(begun + number, 0, width, "processes", pid))
             if headed:
-                self.spots += heading_spots(heading, begun - 1, "processes", {title: order for order, title in HEADINGS.items()})
+                self.spots += heading_spots(heading, begun - 1, "processes", HEADINGS)
             lines += [heading] * headed
             if choices.pane == "processes":
                 self.place = (begun + chosen - top, 0)
@@ -534,13 +533,12 @@ class _Body:
         self.lines += padded([rule(f"processes {count}", right, width, style), *lines], height, width)
 
 
-def heading_spots(heading: Drawn, line: int, pane: Pane, orders: Mapping[str, str]) -> Iterator[Spot]:
-    """Yield a clickable part for each heading with a sort order."""
+def heading_spots(heading: Drawn, line: int, pane: Pane, headings: Mapping[str, str]) -> Iterator[Spot]:
+    """Yield a clickable part for each heading of a sort order. ``headings`` are by sort order."""
     left = 0
     for text, _ in heading:
         right = left + cells(text)
-        if text.strip() in orders:
-            yield Spot(line, left, right, pane, order=orders[text.strip()])
+        yield from (Spot(line, left, right, pane, order=order) for order, title in headings.items() if title == text.strip())
         left = right
 
 

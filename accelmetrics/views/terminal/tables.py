@@ -119,6 +119,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("HELD BY", 11, "", lambda device: ", ".join(device.holders) or "-", right=False),
 )
 """Columns of the table of devices, from left to right."""
+DEVICE_HEADINGS = {"device": "DEV", "state": "NOTE", "util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}
+"""Heading of the column for each sort order of devices."""
 ORDERED_BY = {"util": "utilization", "mem": "memory_percent", "power": "power_watts", "temp": "temperature_celsius"}
 """Value for each sort order by number."""
 
@@ -274,10 +276,11 @@ def device_lines(
     taken, label = _widths(rows, texts, width, space, choices.device_hidden), _label_width(rows, width)
     columns = [(column, space if column.right else SPACE) for column in COLUMNS if column.title in taken]
     heading = Line(style, width).add("", width=2).add("DEV", "head", label)
-    order = {"util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}.get(choices.device_order)
     for column, gap in columns:
-        heading.add("", width=gap + taken.get(column.title + BARRED, 0))
-        heading.add(column.title, "chosen" if column.title == order else "head", taken[column.title] - gap, right=column.right)
+        role: Role = "chosen" if column.title == DEVICE_HEADINGS[choices.device_order] else "head"
+        heading.add("", width=gap + taken.get(column.title + BARRED, 0)).add(
+            column.title, role, taken[column.title] - gap, right=column.right
+        )
     if "LAST" in taken:
         title, room = choices.stretch if choices.until_ns else f"LAST {choices.scale}", taken["LAST"] - SPACE
         heading.add("", width=SPACE).add(title if len(title) <= room else "PAST" if choices.until_ns else "LAST", "head", room)
