@@ -487,6 +487,11 @@ class ScreenProgram(ABC):
     def leave(self) -> None:
         """Cancel open questions and close sources, since the program ends."""
 
+    @property
+    def said(self) -> str:
+        """The message on the screen; empty for none."""
+        return self._message[0]
+
     def say(self, text: str) -> None:
         """Show a message for some seconds. Any thread may call this."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
@@ -542,7 +547,7 @@ class ScreenProgram(ABC):
             self.changed, asked = True, time.monotonic() if self._asks else 0.0
             while not self._interrupted:
                 self.changed = self.look() or self.changed
-                if self._message[0] and time.monotonic() > self._message[1]:
+                if self.said and time.monotonic() > self._message[1]:
                     self.say("")
                 if self.changed:
                     self.changed = False
@@ -627,7 +632,7 @@ class WatchScreen(ScreenProgram):
         given = replace(
             self.choices,
             label=source.label,
-            message=self._message[0] or usual,
+            message=self.said or usual,
             dialog=self._dialog() if self._asked else (),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
             details=source.details(self.choices.process, self.choices.unfolded) if self.choices.overlay == "process" else None,
@@ -791,7 +796,7 @@ class FleetScreen(ScreenProgram):
             self._node[1].draw(screen)
             return
         size = screen_size(self.descriptor)
-        self._show(screen, fleet_picture(self._shown, replace(self.choices, message=self._message[0]), size, self.style), size)
+        self._show(screen, fleet_picture(self._shown, replace(self.choices, message=self.said), size, self.style), size)
         self.choices = replace(self.choices, message="")
 
     def press(self, key: str) -> None:

@@ -167,7 +167,7 @@ def test_s_shows_the_summary_and_saves_it(machine: NvmlSimulator, tmp_path: Path
     """Mean and maximum of each device, and its energy, since the start or the last reset."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), rows=40, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("s", r"gpu\.1 +80\.0 +80 +10\.0 +10\.0 .* 60 +\d+ J")
+        terminal.type("s", r"gpu\.1 +80\.0 +80 +10\.0 +10\.0 .* 60 +\d+$")
         machine.gpu[1].set(gpu_util=20)
         terminal.until(r"gpu\.1 +\d\d\.\d +80 ")
         terminal.type("s", "saved .*accelmetrics-summary-.*txt")

@@ -89,7 +89,7 @@ def test_a_recording_of_the_exporter_is_played(simulator: NvmlSimulator, tmp_pat
         terminal.type(">", "0.2x .*paused")
         terminal.type("\x1b[F", "100% live", "power gpu.0, 1 min .*now ")
         terminal.type("\x1b[H", r" [0-9]% ")
-        terminal.type("?", "go back or on in the recording")
+        terminal.type("?", "move back or forward in the recording")
         terminal.type("?")
         terminal.type(">" * 20, "3600x 100% end")
         terminal.type("s", r"since the start or the last reset: .* readings")
