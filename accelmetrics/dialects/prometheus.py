@@ -378,8 +378,6 @@ def columns(points: Iterable[Point]) -> PointColumns:
     if not found:
         return PointColumns((), (), ())
     names, values, labels, kinds, units, meanings, distributions = zip(*found, strict=True)
-    if not any(distributions):
-        return PointColumns((names, labels, kinds, units, meanings), found, values)
     bounds = tuple(whole and tuple(bound for bound, _ in whole.buckets) for whole in distributions)
     numbers: list[Number] = []
     for value, whole in zip(values, distributions, strict=True):
