@@ -141,14 +141,6 @@ def test_every_number_is_written_as_the_library_writes_it(rows: list[list[Number
             assert template.text(column(numbers)) == exposition.text(openmetrics)
 
 
-def test_a_zero_below_zero_is_not_taken_for_one_above() -> None:
-    """They are equal, and their texts are not."""
-    cache = ScrapeCache("prometheus", max_age=math.inf)
-    for number in (0.0, -0.0, 0.0):
-        cache.take(Record(taken(0, {"gpu.0.powerWatts": number})))
-        assert f'accel_power_watts{{accelerator="gpu.0",uuid="{slots()[0].unique_id}"}} {number}\n' in cache.metrics().decode()
-
-
 # Equal, whatever else changes
 
 
