@@ -586,8 +586,8 @@ class CounterJudge:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add readings."""
-        taken, self._served = marked(rows, self._served)
-        for row in taken:
+        marked_rows, self._served = marked(rows, self._served)
+        for row in marked_rows:
             columns, values = device_columns(row.layout), row.values
             counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
             joined, self._number = row.joined and row.number in {0, self._number + 1}, row.number  # rows of a recording have number 0
@@ -637,9 +637,9 @@ class Meter:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add the devices' energy since their previous readings."""
-        taken, self._served = marked(rows, self._served)
+        marked_rows, self._served = marked(rows, self._served)
         self._judge.add(rows)
-        for row in taken:
+        for row in marked_rows:
             self._add(row)
 
     def _add(self, row: Row) -> None:
@@ -763,8 +763,8 @@ class WindowAggregator:
         """Process readings. The last one may be the one that closes the window. Many at a time cost less."""
         block: list[Row] = []
         pending, self._pending = self._pending, []
-        taken, self._served = marked([*pending, *rows], self._served)
-        for row in taken:
+        marked_rows, self._served = marked([*pending, *rows], self._served)
+        for row in marked_rows:
             if row.at < self._begin:
                 self._start_from(row)  # its reading was in progress when the window began
                 continue
