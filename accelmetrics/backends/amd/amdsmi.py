@@ -539,7 +539,6 @@ class Attempt:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.outcome: Outcome[dict[str, AmdsmiCard]] | None = None
-        self._returned = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(addresses,), name="accelmetrics-amdsmi-opening", daemon=True)
         ATTEMPTS.add(self)
         try:
@@ -552,7 +551,6 @@ class Attempt:
         with waiting_for("amdsmi"):
             self.outcome = guarded(open_cards, addresses)
         ATTEMPTS.discard(self)
-        self._returned.set()
 
     def cards(self, seconds: float) -> dict[str, AmdsmiCard]:
         """Return the cards by PCI address. Waits at most so many seconds.
@@ -560,7 +558,7 @@ class Attempt:
         Raises:
             SourceError: It failed, or has not returned (``timed_out``).
         """
-        self._returned.wait(seconds)
+        self._thread.join(seconds)
         if self.outcome is None:
             wait = WAITS.get(self._thread.ident or 0)
             since = "it is being opened" if wait is None else f"{wait.tool} has not answered since {rfc3339_second(wait.since)}"

@@ -217,7 +217,6 @@ class CachedCollector:
         self._pace = pace_of(group)
         self._source = source
         self._collect = collect
-        self._readings = 0
         self._failed = False
         self.block = Block((), ())
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
@@ -225,8 +224,7 @@ class CachedCollector:
 
     def read(self, reader: HostReader) -> None:
         """Read the group now."""
-        self.read_at = reader.now
-        self._readings += 1
+        is_first, self.read_at = self.read_at == -math.inf, reader.now
         reader.required, reader.values, reader.reasons = self._required, {}, {}
         failed = False
         try:
@@ -236,7 +234,7 @@ class CachedCollector:
             failed = True
         # The second reading is due at once, so that rates exist as soon as there is an interval. A group that fails is
         # tried again at the next reading, once, and then at its pace.
-        again = self._readings == 1 or (failed and not self._failed)
+        again = is_first or (failed and not self._failed)
         self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
         names = tuple(reader.values)
         known = self.block.names
