@@ -12,7 +12,6 @@ stay and are not in use.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -58,8 +57,6 @@ FRESH = 0.5
 """Seconds for which a poll is served to consumers that do not have it yet: half of the source's interval."""
 MACHINE = -1
 """Key, in place of a device number, of values that belong to all devices."""
-HOLDERS_INTERVAL = 0.95
-"""Seconds between two searches for the processes that hold the chips."""
 
 
 class PortAssignment:
@@ -145,7 +142,6 @@ class TpuDriver:
         self._sdk = Sdk(SDK_NAMES, clock)
         self._needed: set[str] = set()  # names that any reader has needed so far
         self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
-        self._holders_read_at = -math.inf
         # Connections must not stay open if the rest fails.
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
@@ -186,10 +182,7 @@ class TpuDriver:
             return self._latest
 
     def _ask(self, needed: frozenset[str], progress: list[Any], wait: float = 0.0) -> list[PortAnswers]:
-        now = self._clock.monotonic()
-        if now - self._holders_read_at >= HOLDERS_INTERVAL:
-            self._holders_read_at = now
-            self._holders.look(progress)
+        self._holders.look(progress)
         answers = self._runtimes.ask([name for name in GRPC_NAMES if name in needed], progress)
         # libtpu crashes on machines without a TPU, so the SDK is asked only if there are chips and a program uses them.
         if self._chips and (self._holders.held() or any(failure is None for _, failure, _ in answers)):

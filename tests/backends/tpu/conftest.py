@@ -28,7 +28,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TpuMach
     (root / "proc").mkdir(parents=True)
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
     monkeypatch.delenv("TPU_RUNTIME_METRICS_PORTS", raising=False)
-    monkeypatch.setattr(driver, "HOLDERS_INTERVAL", 0.0)
     monkeypatch.setattr(driver, "FRESH", -1.0)  # every reading asks anew; what is shared has tests of its own
     for deadline in ("CONNECT_TIMEOUT", "LIST_TIMEOUT", "CALL_TIMEOUT"):
         monkeypatch.setattr(runtime, deadline, HANG)
