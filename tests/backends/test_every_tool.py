@@ -155,7 +155,7 @@ NONE, REFUSED, WRONG, FAILED = Reason.DRIVER_UNAVAILABLE, Reason.NO_PERMISSION, 
         ("kunlunxin", "<xpu_smi_log></xpu_smi_log>", "", 0, WRONG, "lists no XPU"),
         ("kunlunxin", "garbage <", "", 0, WRONG, "lists no XPU"),
         ("metax", "", "mxcd is not there", 255, FAILED, "mxcd is not there"),
-        ("metax", "mx-smi  version: 2.2.12\nNo available devices\n", "", 0, NONE, "has no GPU that it may read"),
+        ("metax", "mx-smi  version: 2.2.12\nNo available devices\n", "", 0, NONE, "may not read any GPU"),
         ("metax", "Segmentation fault", "", 139, FAILED, "Segmentation fault"),
         ("moorethreads", "", "failed to initialise MTML: driver not loaded", 255, FAILED, "driver not loaded"),
         ("moorethreads", "Segmentation fault", "", 0, WRONG, "no JSON"),
@@ -280,7 +280,7 @@ def test_a_tool_is_not_run_while_a_device_sleeps(
 
 @pytest.mark.parametrize(
     ("vendor", "words"),
-    [("deepx", "the format is known from the vendor's source"), ("vastai", "its names are known from one program alone")],
+    [("deepx", "the format is known from the vendor's source"), ("vastai", "its names are known from a single program")],
 )
 def test_doctor_says_what_is_experimental(vendor: str, words: str, tool: CommandStandIn) -> None:
     TOOLS[vendor].says(tool, 0)

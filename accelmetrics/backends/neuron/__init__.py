@@ -92,11 +92,11 @@ def detect() -> Detection:
     return Detection(False, f"no accelerator of AWS (0x1d0f) on the PCI bus, no {NODE}")
 
 
-def open_monitor(clock: Clock) -> Driver:
+def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:
     """Start ``neuron-monitor`` and return its driver."""
     from accelmetrics.backends.neuron import monitor, sysfs
 
-    return monitor.polled(clock, PERIOD, (sysfs.POWER_SOURCE,)).open()
+    return monitor.polled(clock, period, (sysfs.POWER_SOURCE,)).open()
 
 
 def open_sysfs(clock: Clock) -> Driver:
@@ -106,14 +106,14 @@ def open_sysfs(clock: Clock) -> Driver:
     return sysfs.polled(clock).open()
 
 
-def open_best(clock: Clock) -> Driver:
+def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     """Start the tool if this user may run it; else read the driver's counters."""
     from accelmetrics.backends.kit.commands import find, may_run
 
     tool = find(TOOL, DIRECTORIES)
     # A tool that starts and fails raises here. sysfs does not replace it, because it has fewer metrics.
     if tool is not None and may_run(tool):
-        return open_monitor(clock)
+        return open_monitor(clock, period)
     if chips():
         return open_sysfs(clock)
     if tool is not None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends import neuron
-from tests.backends.neuron.machine import PERIOD
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree
 
 
@@ -18,7 +17,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SysfsTree:
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(neuron, "DIRECTORIES", (str(tmp_path / "opt"),))
-    monkeypatch.setattr(neuron, "PERIOD", PERIOD)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     return SysfsTree(root)
 

@@ -10,9 +10,9 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import neuron
-from accelmetrics.backends.neuron import backend, monitor
+from accelmetrics.backends.neuron import monitor
 from accelmetrics.schemas.errors import Reason, SourceError
-from tests.backends.neuron.machine import PERIOD, once, sampler, until
+from tests.backends.neuron.machine import PERIOD, once, quick_backend, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
 from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opening_failure() -> SourceError:
     with pytest.raises(SourceError) as caught:
-        backend.open()
+        quick_backend().open()
     return caught.value
 
 
@@ -229,7 +229,7 @@ def test_whatever_goes_wrong_at_the_start_leaves_no_child(tool: NeuronMonitorSta
     monkeypatch.setattr(monitor, "parse", broken)
     for attempt in range(2):
         with pytest.raises(SourceError, match="OverflowError"):
-            backend.open()
+            quick_backend().open()
         assert len(tool.starts) == attempt + 1
     wait_for(lambda: all(gone(start["pid"]) for start in tool.starts))
     wait_for(lambda: not any("neuron-monitor" in thread.name for thread in threading.enumerate()))

@@ -14,7 +14,7 @@ import pytest
 from accelmetrics import Allocation, allocation
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.visibility.allocation import Use
-from tests.backends.neuron.machine import once
+from tests.backends.neuron.machine import once, quick_backend
 from tests.cli.shell import environment, run
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
 from tests.simulators.neuron.reports import core_memory
@@ -38,9 +38,7 @@ def worker(tree: SysfsTree) -> Generator[subprocess.Popen[str], None, None]:
 
 
 def look(**options: object) -> Allocation:
-    from accelmetrics.backends.neuron import backend
-
-    return allocation(backends=[backend], timeout=5.0, **options)  # type: ignore[arg-type]
+    return allocation(backends=[quick_backend()], timeout=5.0, **options)  # type: ignore[arg-type]
 
 
 def texts(found: Allocation) -> list[tuple[str, str]]:
