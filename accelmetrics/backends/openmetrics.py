@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
 from math import isfinite
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -89,7 +90,7 @@ class OpenMetricsBackend:
         self.url = parts._replace(query=sent, fragment="").geturl()
         # User name, password and query may contain secrets.
         self.shown = parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"), query="", fragment="").geturl()
-        self._clock = clock
+        self.clock = clock
 
     def detect(self) -> Detection:
         return Detection(True, f"{self.shown} was configured")
@@ -105,7 +106,7 @@ class OpenMetricsBackend:
             client.open()
         except (OSError, ValueError) as error:
             raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be read: {error}", backend=self.name) from error
-        return OpenMetricsDriver(self, client, self._clock)
+        return OpenMetricsDriver(self, client)
 
     def coverage(self) -> Coverage:
         return Coverage(optional={f"{self.name}.{{label}}": f"GET {self.shown}"})
@@ -120,11 +121,10 @@ class OpenMetricsDriver:
     machine_wide = True
     devices: Sequence[DeviceIdentity] = ()
 
-    def __init__(self, backend: OpenMetricsBackend, client: HttpClient, clock: Clock) -> None:
+    def __init__(self, backend: OpenMetricsBackend, client: HttpClient) -> None:
         self.source = "http"
         self._backend = backend
         self._client = client
-        self._clock = clock
         self._numbers: dict[str, dict[Labels, int]] = {}
 
     def reader(self, options: ReadOptions) -> OpenMetricsDriver:
@@ -143,7 +143,7 @@ class OpenMetricsDriver:
             reason = Reason.TIMED_OUT if isinstance(error, TimeoutError) else Reason.DRIVER_UNAVAILABLE
             raise SourceError(reason, str(error), backend=self._backend.name) from error
         progress.append(None)
-        at = self._clock.monotonic()
+        at = self._backend.clock.monotonic()
         if status != 200:
             raise self._failure(Reason.NO_PERMISSION if status in (401, 403) else Reason.DRIVER_ERROR, f"it answers {status}")
         if len(body) > LARGEST_ANSWER:
@@ -169,13 +169,10 @@ class OpenMetricsDriver:
             known = self._numbers.setdefault(metric, {})
             now = {labels for labels, _ in series}
             fresh = sorted(now - known.keys())
-            start = max(known.values(), default=-1) + 1
-            numbers: Iterable[int] = range(start, start + len(fresh))
             # DCGM's exporter labels the series of a GPU with its number.
             gpus = [int(gpu) for labels in fresh if re.fullmatch(r"(?a:\d{1,4})", gpu := dict(labels).get("gpu", ""))]
-            if not known and len(set(gpus)) == len(fresh):  # each series has another GPU
-                numbers = gpus
-            known.update(zip(fresh, numbers, strict=True))
+            is_by_gpu = not known and len(set(gpus)) == len(fresh)  # each series has another GPU
+            known.update(zip(fresh, gpus if is_by_gpu else count(max(known.values(), default=-1) + 1), strict=False))
             if len(known) > MOST_SERIES:  # labels that change at every reading: keep only the current ones
                 self._numbers[metric] = known = {labels: known[labels] for labels in now}
             yield from ((f"{self._backend.name}.{metric}.{known[labels]}", value) for labels, value in series if isfinite(value))

@@ -91,12 +91,11 @@ def visibility(environ: Environ, devices: Identities) -> Visibility:
         seen = see(environ, own) if see else VisibleSet(tuple(_by_number(own)))
         lists.update(dict.fromkeys(seen.lists))
         caveats += seen.caveats
-        if seen.devices is None:
-            continue
-        order += [places[number] for number in seen.devices]
-        for number, place in enumerate(places):
-            visible[place] = number in seen.devices
-            positions[place] = seen.devices.index(number) if visible[place] and seen.ordered else None
+        if seen.devices is not None:
+            order += [places[number] for number in seen.devices]
+            for number, place in enumerate(places):
+                visible[place] = number in seen.devices
+                positions[place] = seen.devices.index(number) if visible[place] and seen.ordered else None
     return Visibility(tuple(visible), tuple(positions), tuple(lists), tuple(caveats), None if None in visible else tuple(order))
 
 
