@@ -344,30 +344,22 @@ def test_a_command_that_is_not_there_is_unavailable(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_a_script_whose_interpreter_is_missing_is_unavailable(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "mode", "reason", "words"),
+    [
+        (b"#!/nonexistent/python\n", 0o755, Reason.DRIVER_UNAVAILABLE, "the interpreter that it names"),
+        (b"#!/bin/sh\n", 0o644, Reason.NO_PERMISSION, "may not be executed"),
+        (b"\x00\x01\x02", 0o755, Reason.DRIVER_ERROR, "could not be started: Exec format error"),
+    ],
+    ids=["no interpreter", "no permission", "no program"],
+)
+def test_a_file_that_cannot_be_started(tmp_path: Path, text: bytes, mode: int, reason: Reason, words: str) -> None:
     tool = tmp_path / "tool"
-    tool.write_text("#!/nonexistent/python\n")
-    tool.chmod(0o755)
-    with pytest.raises(SourceError, match="the interpreter that it names") as caught:
+    tool.write_bytes(text)
+    tool.chmod(mode)
+    with pytest.raises(SourceError, match=words) as caught:
         commands.run([str(tool)], timeout=1)
-    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
-
-
-def test_a_file_that_may_not_be_executed_lacks_permission(tmp_path: Path) -> None:
-    tool = tmp_path / "tool"
-    tool.write_text("#!/bin/sh\n")
-    with pytest.raises(SourceError, match="may not be executed") as caught:
-        commands.run([str(tool)], timeout=1)
-    assert caught.value.reason == Reason.NO_PERMISSION
-
-
-def test_a_file_that_is_no_program_is_an_error_with_words(tmp_path: Path) -> None:
-    tool = tmp_path / "tool"
-    tool.write_bytes(b"\x00\x01\x02")
-    tool.chmod(0o755)
-    with pytest.raises(SourceError, match="could not be started: Exec format error") as caught:
-        commands.run([str(tool)], timeout=1)
-    assert caught.value.reason == Reason.DRIVER_ERROR
+    assert caught.value.reason == reason
 
 
 # Finding
