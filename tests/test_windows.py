@@ -131,4 +131,4 @@ def test_a_daemon_has_no_kernel_log_and_keeps_no_state(tmp_path: Path) -> None:
     """, ACCELMETRICS_SYSROOT=str(tmp_path))  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
     done = command("serve", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state.json"))
-    assert (done.returncode, done.stderr) == (2, "accelmetrics serve: --state needs a POSIX system, which says whose a file is\n")
+    assert (done.returncode, done.stderr) == (2, "accelmetrics serve: --state needs a POSIX system, where files have owners\n")

@@ -56,8 +56,7 @@ class NodeLog:
                 self._slots[key] = slot  # kept, so that its return is logged
                 self._device(slot, UNLISTED, taken.time_ns)
         self._of_sources(taken)
-        begun = self._of_findings(record)
-        self._of_xids(taken, {finding.key for finding in begun if finding.rule.startswith(XID_RULES)})
+        self._of_xids(taken, {finding.key for finding in self._of_findings(record) if finding.rule.startswith(XID_RULES)})
 
     def _device(self, slot: DeviceSlot, why: Unavailable | None, now_ns: int) -> None:
         before, since = self._silent.get(slot.key, ("", now_ns))
@@ -66,13 +65,13 @@ class NodeLog:
         if why is None:
             if self._silent.pop(slot.key, None):
                 seconds = _seconds(since, now_ns)
-                _say(logging.INFO, f"{name}: back, after {duration(seconds)}", "device_back", seconds=seconds, **data)
+                _log(logging.INFO, f"{name}: back, after {duration(seconds)}", "device_back", seconds=seconds, **data)
         elif why.reason != before:
             self._silent[slot.key] = str(why.reason), since
             event, words = EVENTS.get(why.reason, ("device_silent", ""))
-            said = ": ".join(filter(None, (words, in_words(why.detail) or ("" if words else why.reason.replace("_", " ")))))
+            problem = ": ".join(filter(None, (words, in_words(why.detail) or ("" if words else why.reason.replace("_", " ")))))
             advice = f" ({ADVICE[why.reason]})" if why.reason in ADVICE else ""
-            _say(logging.ERROR, f"{name}: {said}{advice}", event, reason=str(why.reason), **data)
+            _log(logging.ERROR, f"{name}: {problem}{advice}", event, reason=str(why.reason), **data)
 
     def _of_sources(self, taken: Snapshot) -> None:
         for status in taken.backends:
@@ -80,12 +79,13 @@ class NodeLog:
             if status.silent and status.name not in self._sources:
                 self._sources[status.name] = taken.time_ns
                 if status.name in self._reported:
-                    _say(logging.WARNING, f"source {status.name}: {printable(status.detail)}", "source_silent", **data)
+                    _log(logging.WARNING, f"source {status.name}: {printable(status.detail)}", "source_silent", **data)
                 self._reported.add(status.name)
             elif not status.silent and status.name in self._sources:
                 seconds = _seconds(self._sources.pop(status.name), taken.time_ns)
-                words = f"source {status.name}: answers again, after {duration(seconds)}"
-                _say(logging.INFO, words, "source_back", seconds=seconds, **data)
+                _log(
+                    logging.INFO, f"source {status.name}: answers again, after {duration(seconds)}", "source_back", seconds=seconds, **data
+                )
 
     def _of_findings(self, record: Record) -> list[Finding]:
         """Log findings that begin and end, and return the new ones. A finding that the device's message covers is not logged."""
@@ -97,7 +97,7 @@ class NodeLog:
                 continue
             lasts = one.since_ns < self._began_ns  # it began before a restart, and was logged then
             words = printable(f"{'still: ' if lasts else ''}{one} ({one.advice})")
-            _say(logging.INFO if lasts else LEVELS[one.severity], words, "finding", finding=one.to_dict())
+            _log(logging.INFO if lasts else LEVELS[one.severity], words, "finding", finding=one.to_dict())
         for which, one in before.items():
             if which in self._findings:
                 continue
@@ -106,24 +106,24 @@ class NodeLog:
             else:
                 seconds = _seconds(one.since_ns, record.snapshot.time_ns)
                 words = f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
-                _say(logging.INFO, words, "finding_over", seconds=seconds, finding=one.to_dict())
+                _log(logging.INFO, words, "finding_over", seconds=seconds, finding=one.to_dict())
         return begun
 
-    def _of_xids(self, taken: Snapshot, told: set[str]) -> None:
+    def _of_xids(self, taken: Snapshot, logged: set[str]) -> None:
         """Log new Xid errors. Errors of a device are skipped if a finding about them has just been logged."""
         for key, slot in self._slots.items():
             count = taken.metrics.get(f"{key}.xidErrors")
             if count is None:
                 continue
             # Errors from before the start of this process are not new. The kernel's log has their number.
-            known = KNOWN_XIDS.before.get(pci_address(slot.identity.pci_bus_id), {})
-            more = count - self._xids.get(key, sum(known.values()))
+            earlier = sum(KNOWN_XIDS.before.get(pci_address(slot.identity.pci_bus_id), {}).values())
+            more = count - self._xids.get(key, earlier)
             self._xids[key] = count
-            if more > 0 and key not in told:
+            if more > 0 and key not in logged:
                 code = taken.metrics.get(f"{key}.lastXid")
-                words = f"{key} ({slot.unique_id}): Xid {'without a code' if code is None else f'{code:.0f}'}"
-                many = f", the last of {more:.0f}" if more > 1 else ""
-                _say(logging.WARNING, words + many, "xid", device=key, uuid=slot.unique_id, code=code, count=more)
+                number = "without a code" if code is None else f"{code:.0f}"
+                words = f"{key} ({slot.unique_id}): Xid {number}{f', the last of {more:.0f}' if more > 1 else ''}"
+                _log(logging.WARNING, words, "xid", device=key, uuid=slot.unique_id, code=code, count=more)
 
     def of_kernel(self, errors: Sequence[KernelError]) -> None:
         """Log errors in the kernel's log of devices that are not listed: NVSwitches, and GPUs that the driver has lost.
@@ -137,11 +137,11 @@ class NodeLog:
                 found.setdefault((error.address, error.code), []).append(error)
         for (address, code), alike in found.items():
             last = alike[-1]
-            what, name = (f"NVSwitch {address}", f"SXid {code}") if last.switch else (f"GPU {address}, which is not listed", f"Xid {code}")
+            subject = f"NVSwitch {address}: SXid {code}" if last.switch else f"GPU {address}, which is not listed: Xid {code}"
             many = f", the last of {len(alike)}" if len(alike) > 1 else ""
-            words = printable(f"{what}: {name}: {last.words}, at {rfc3339(int(last.time * 1e9))}{many}")
+            words = printable(f"{subject}: {last.words}, at {rfc3339(int(last.time * 1e9))}{many}")
             level = logging.ERROR if last.words.startswith("Fatal") else logging.WARNING
-            _say(level, words, "sxid" if last.switch else "xid", address=address, code=code, count=len(alike))
+            _log(level, words, "sxid" if last.switch else "xid", address=address, code=code, count=len(alike))
 
 
 def _why_silent(taken: Snapshot, key: str) -> Unavailable | None:
@@ -155,5 +155,5 @@ def _seconds(since_ns: int, now_ns: int) -> float:
     return max(0.0, (now_ns - since_ns) / 1e9)
 
 
-def _say(level: int, words: str, event: str, **data: Any) -> None:
+def _log(level: int, words: str, event: str, **data: Any) -> None:
     log.log(level, "%s", words, extra={DATA: {"event": event, **data}})

@@ -57,7 +57,7 @@ def price(text: str) -> Price:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8}|[^\w\s.,/]?)\s*(?:/\s*(kWh|h))?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour of a device")
+        raise ArgumentTypeError(f"{text!r} is not a price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour of a device")
     return Price(float(found[1]), found[2], per_hour=(found[3] or "").lower() == "h")
 
 
@@ -72,7 +72,7 @@ def carbon(text: str) -> float:
     except ValueError:
         grams = -1.0
     if not 0 <= grams < inf:
-        raise ArgumentTypeError(f"{text!r} is no number of grams for a kilowatt-hour: write 380")
+        raise ArgumentTypeError(f"{text!r} is not a number of grams: write 380 for 380 g per kilowatt-hour")
     return grams
 
 
@@ -146,11 +146,12 @@ def run(options: Namespace, out: Stdout) -> int:
     form = "json" if options.shape == "gpu-stats" else options.format or "text"
     if options.shape == "gpu-stats":
         text = as_json(texts.gpu_stats(first.document))
+    elif form == "json":
+        text = as_json(found.to_dict() if isinstance(found, Comparison) else found.document)
     elif isinstance(found, Comparison):
-        views = {"text": texts.comparison_text, "markdown": texts.comparison_markdown}
-        text = as_json(found.to_dict()) if form == "json" else views[form](found)
+        text = texts.comparison_text(found) if form == "text" else texts.comparison_markdown(found)
     else:
-        text = {"text": texts.text, "markdown": texts.markdown, "json": as_json}[form](found.document)
+        text = texts.text(found.document) if form == "text" else texts.markdown(found.document)
     out.write(text + (pictures or "") if form == "markdown" else text)
     return 0
 
@@ -185,7 +186,7 @@ def _read(files: list[str], wanted: Wanted) -> RunReport:
     """
     found = report_of_files(files, wanted)
     if found is None:
-        raise AccelMetricsError(f"no record in {', '.join(files)}")
+        raise AccelMetricsError(f"no records in {', '.join(files)}")
     for warning in found.warnings:
         say(f"accelmetrics report: {warning}")
     return found

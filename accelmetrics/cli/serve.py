@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 import time
 from argparse import Namespace
@@ -28,7 +30,6 @@ from accelmetrics.cli.monitoring import (
 )
 from accelmetrics.cli.node_log import NodeLog
 from accelmetrics.cli.output import Stdout, folder_for
-from accelmetrics.cli.service_manager import ServiceManager
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError, without_passwords
 from accelmetrics.schemas.log import log
@@ -46,6 +47,8 @@ PAGE_CONNECTIONS = 1024
 
 Half of them may come from one address, such as a proxy's.
 """
+PATIENCE = 30.0
+"""Seconds, in addition to three intervals, that may pass between two readings. Drivers may take this long to open."""
 HANG_UP = tuple(getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal, name))
 LOGGING = frozenset({"log_format", "log_level"})
 """Options that take effect on a reload without a restart of the monitor."""
@@ -119,7 +122,7 @@ def run(options: Namespace, out: Stdout) -> int:
             except (AccelMetricsError, arguments.UsageError) as error:
                 if before is None:
                     raise
-                log.error("the configuration was read again and cannot be used, that of before stays: %s", without_passwords(str(error)))
+                log.error("the configuration cannot be used, the former one stays in use: %s", without_passwords(str(error)))
                 options, before = before, None  # an error with the former options ends the command
                 continue
             lost = tell_losses(watching) or lost
@@ -147,12 +150,12 @@ def _wait(
         try:
             again = _read_again(options)
         except (AccelMetricsError, arguments.UsageError) as error:
-            log.error("the configuration cannot be used, that of before stays: %s", without_passwords(" ".join(str(error).split())))
+            log.error("the configuration cannot be used, the former one stays in use: %s", without_passwords(" ".join(str(error).split())))
             again = options
         else:
             changed = sorted(name for name, value in again.chosen.items() if options.chosen[name] != value)
             words = ", ".join([*changed, *files])
-            log.info("the configuration was read again: %s", f"{words} changed" if words else "nothing has changed")
+            log.info("configuration reloaded: %s", f"{words} changed" if words else "nothing has changed")
             if not LOGGING.issuperset(changed):
                 return again
             begin(again, "serve")
@@ -223,7 +226,7 @@ def _serving(
     arguments.refuse(
         (options.show_commands and not options.ui, "--show-commands is for --ui"),
         ("--history" in options.flags_given and not options.ui, "--history is for --ui"),
-        (bool(options.state) and sys.platform == "win32", "--state needs a POSIX system, which says whose a file is"),
+        (bool(options.state) and sys.platform == "win32", "--state needs a POSIX system, where files have owners"),
     )
     documents = _documents(options, endpoint)
     # Keys about the watched process. By default that is this command, which the endpoint describes under accelmetrics_process_*, so these
@@ -250,9 +253,8 @@ def _serving(
         folder_for(options.summaries)
     with closing(endpoint), checked(options, stopped):
         attribution = Attribution()
-        feed = exporting("prometheus", serve, processes=options.processes or int(options.ui))
-        sinks = [feed, *exporters(options, out)]
-        watching = monitor(options, sinks, attribution=attribution, **_sharing(options))
+        endpoint_sink = exporting("prometheus", serve, processes=options.processes or int(options.ui))
+        watching = monitor(options, [endpoint_sink, *exporters(options, out)], attribution=attribution, **_sharing(options))
         watching.restore_findings(state.findings)
         summaries = JobSummaries(watching, options.summaries, earlier=state.jobs)
         state.keep(summaries)
@@ -264,8 +266,7 @@ def _serving(
             raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error.strerror or error}") from error
         with watching, closing(summaries), closing(state), attribution:
             base = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}"
-            address = f"{base}/metrics"
-            tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
+            tell(f"serving {base}/metrics", f"accelmetrics serve: {base}/metrics", data={"address": f"{base}/metrics"})
             if options.ui:
                 tell(f"the page is {base}/", f"the page: {base}/", data={"page": f"{base}/"})
             yield watching, endpoint, state
@@ -316,7 +317,7 @@ def _password_line(user: str) -> str:
     from accelmetrics.exporters.http.access import password_line
 
     if sys.stdin is None:
-        raise arguments.UsageError("standard input is closed, from which the password is read")
+        raise arguments.UsageError("standard input is closed: the password is read from it")
     password = ""
     try:
         if sys.stdin.isatty():
@@ -328,9 +329,51 @@ def _password_line(user: str) -> str:
             password = sys.stdin.buffer.readline().removesuffix(b"\n").decode()
         line = password_line(user, password) + "\n"
     except UnicodeError:
-        raise arguments.UsageError("the password is no UTF-8: clients could not send it") from None
+        raise arguments.UsageError("the password is not UTF-8: clients cannot send it") from None
     except (OSError, ValueError) as error:
-        raise arguments.UsageError(f"no password line for {user!r}: {error}") from None
+        raise arguments.UsageError(f"cannot make a password line for {user!r}: {error}") from None
     if not password:
-        raise arguments.UsageError("an empty password: write one as a line to standard input")
+        raise arguments.UsageError("the password is empty: write it as a line to standard input")
     return line
+
+
+class ServiceManager:
+    """Client of the service manager at ``NOTIFY_SOCKET``. Without this variable it sends nothing.
+
+    The protocol is that of ``sd_notify(3)``: datagrams of ``NAME=value`` lines.
+    """
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        period = os.environ.get("WATCHDOG_USEC", "")
+        mine = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        # WATCHDOG_PID tells a child process, which inherits the variables, that the watchdog is not for it. With three beats in
+        # a period, one that comes late does no harm.
+        self._period = int(period) / 1e6 / 3 if period.isdecimal() and mine else 0.0
+        self._count, self._counted, self._beaten = -1, 0.0, float("-inf")
+
+    def tell(self, *lines: str) -> None:
+        """Send lines in one datagram. An error is ignored: systemd acts on the datagrams that it receives."""
+        if not self._address.startswith(("/", "@")):
+            return
+        # A leading @ marks an abstract socket, whose address begins with a zero byte.
+        where = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(lines).encode(), where)
+
+    def beat(self, readings: int, failing: bool, interval: float) -> None:
+        """Report that the service is alive, three times per watchdog period, unless readings have stopped.
+
+        Args:
+            readings: Number of readings up to now.
+            failing: Whether the monitor reports an error, which explains missing readings.
+            interval: Seconds between readings.
+        """
+        if not self._period:
+            return
+        now = time.monotonic()
+        if readings != self._count or failing:
+            self._count, self._counted = readings, now
+        if now - self._beaten >= self._period and now - self._counted <= 3 * interval + PATIENCE:
+            self._beaten = now
+            self.tell("WATCHDOG=1")

@@ -322,7 +322,7 @@ def test_what_is_there_twice_is_counted_once_and_told(tmp_path: Path) -> None:
     copy = write(tmp_path / "copy.jsonl", [*watts([0, 1]), *watts([2], steps=(steps[0]._replace(values={**values, "tokens": 9e9}),))])
     done = call("report", first, copy, "--format", "json")
     found = json.loads(done.stdout)
-    assert (done.returncode, done.stderr) == (0, "accelmetrics report: 3 readings are there twice, by their time: each is counted once\n")
+    assert (done.returncode, done.stderr) == (0, "accelmetrics report: 3 duplicate readings ignored: each time is counted once\n")
     assert (found["readings"], found["repeated"]) == (3, 3)
     assert found["work"] == json.loads(report(first, "--format", "json"))["work"]
 
@@ -369,7 +369,7 @@ def test_readings_whose_header_is_missing_are_told(steady: str, tmp_path: Path) 
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
     done = call("report", str(path))
     assert done.stdout.startswith("unknown host: 11 readings over ")
-    assert done.stderr == f"accelmetrics report: {path}: the header of 11 readings is missing: host and labels are not known\n"
+    assert done.stderr == f"accelmetrics report: {path}: the header of 11 readings is missing: host and labels are unknown\n"
 
 
 def test_a_cut_line_is_told(steady: str) -> None:
@@ -389,7 +389,7 @@ def test_a_cut_line_is_told(steady: str) -> None:
         (["{missing}"], 1, "cannot read {missing}"),
         (["{steady}", "--shape", "gpu-stats", "--format", "text"], 2, "excludes --format text"),
         (["{other}"], 1, "report takes JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"),
-        (["{empty}"], 1, "no record in"),
+        (["{empty}"], 1, "no records in"),
     ],
 )
 def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[str], status: int, words: str) -> None:
@@ -463,9 +463,9 @@ def test_devices_by_the_hour_and_work_by_the_mean_power_of_one(tmp_path: Path) -
     ("arguments", "words"),
     [
         (["--by", "epcoh"], "Did you mean 'epoch'?"),
-        (["--price", "much"], "'much' is no price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour"),
+        (["--price", "much"], "'much' is not a price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour"),
         (["--price", "1/h", "--price", "2USD/h"], "--price twice: give one for a kilowatt-hour and one for an hour"),
-        (["--carbon", "-1"], "'-1' is no number of grams"),
+        (["--carbon", "-1"], "'-1' is not a number of grams"),
         (["--compare", "{other}", "--by", "epoch"], "--compare excludes --shape and --by"),
     ],
 )

@@ -170,9 +170,9 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (b"", "an empty password"),
-        (b"\n", "an empty password"),
-        (b"caf\xe9\n", "the password is no UTF-8"),
+        (b"", "the password is empty"),
+        (b"\n", "the password is empty"),
+        (b"caf\xe9\n", "the password is not UTF-8"),
         (None, "standard input is closed"),
     ],
 )
@@ -191,7 +191,7 @@ def test_an_empty_password_at_a_terminal() -> None:
         with on_terminal("serve", "--make-password", "prom") as terminal:
             terminal.until("^password of prom:")
             assert terminal.end(key) == 2
-            assert "an empty password" in terminal.text
+            assert "the password is empty" in terminal.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

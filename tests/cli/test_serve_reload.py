@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from accelmetrics.cli.service_manager import ServiceManager
+from accelmetrics.cli.serve import ServiceManager
 from tests.cli.shell import Started, environment, start
 from tests.cli.test_serve import get, ready
 from tests.exporters.certificates import Authority
@@ -50,15 +50,15 @@ def test_a_hang_up_takes_what_the_file_says_now_and_never_ends_the_service(tmp_p
                 program.send_signal(signal.SIGHUP)
 
             hang_up(anywhere)
-            assert "nothing has changed" in line_with(program, "read again")
+            assert "nothing has changed" in line_with(program, "configuration reloaded")
             hang_up(f"{anywhere}uii = true\n")
-            assert "that of before stays: unknown key in [serve]" in line_with(program, "error: ")
+            assert "the former one stays in use: unknown key in [serve]" in line_with(program, "error: ")
             assert get(f"{base}/-/healthy")[0] == 200
             hang_up(f"{anywhere}ui = true\n")
-            assert "ui changed" in line_with(program, "read again")
+            assert "ui changed" in line_with(program, "configuration reloaded")
             assert "<html" in get(f"{address(program)}/")[1]
             hang_up(f'[serve]\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n')
-            assert "that of before stays: cannot listen on" in line_with(program, "error: ")
+            assert "the former one stays in use: cannot listen on" in line_with(program, "error: ")
             assert "<html" in get(f"{address(program)}/")[1]
             program.send_signal(signal.SIGTERM)
             assert program.wait(HANG) == 0
@@ -78,13 +78,13 @@ def test_new_certificates_that_are_none_are_told_and_the_level_of_messages_chang
         users.unlink()
         program.send_signal(signal.SIGHUP)
         assert "the password file" in line_with(program, "warning: ")
-        assert "nothing has changed" in line_with(program, "read again")
+        assert "nothing has changed" in line_with(program, "configuration reloaded")
         users.write_text("")
         program.send_signal(signal.SIGHUP)
-        assert "the passwords changed" in line_with(program, "read again")
+        assert "the passwords changed" in line_with(program, "configuration reloaded")
         file.write_text('log_level = "error"')
         program.send_signal(signal.SIGHUP)
-        assert "log_level changed" in line_with(program, "read again")
+        assert "log_level changed" in line_with(program, "configuration reloaded")
         file.write_text('log_level = "errr"')
         program.send_signal(signal.SIGHUP)
         assert "error: the configuration cannot be used" in program.stderr.readline()
@@ -112,12 +112,12 @@ def test_new_certificates_are_shown_to_clients_that_connect(tmp_path: Path) -> N
         assert name() == "CN=first"
         authority.issue("second", "node")
         program.send_signal(signal.SIGHUP)
-        assert "the certificate, its key changed" in line_with(program, "read again")
+        assert "the certificate, its key changed" in line_with(program, "configuration reloaded")
         assert name() == "CN=second"
         certificate.write_text("none")
         program.send_signal(signal.SIGHUP)
         assert str(certificate) in line_with(program, "warning: ")
-        assert "nothing has changed" in line_with(program, "read again")
+        assert "nothing has changed" in line_with(program, "configuration reloaded")
         assert name() == "CN=second"
     finally:
         program.kill()
@@ -153,7 +153,7 @@ def test_readings_that_come_to_a_halt_are_not_called_alive(monkeypatch: pytest.M
     """Nor is anything said where nobody listens."""
     now, said = [0.0], []
     monkeypatch.setenv("WATCHDOG_USEC", "60000000")
-    monkeypatch.setattr("accelmetrics.cli.service_manager.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("accelmetrics.cli.serve.time.monotonic", lambda: now[0])
     manager = ServiceManager()
     monkeypatch.setattr(manager, "tell", lambda *lines: said.append((now[0], *lines)))
     for second in range(100):

@@ -89,8 +89,6 @@ POINTS = 600
 RECENT = 60
 """Number of readings that a client may be behind to receive only the new columns. A client further behind receives everything."""
 SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
-DIGITS = 3
-"""Decimals of values in columns. A graph does not show more."""
 DRAWN = {row.name: row for row in VALUES if row.name not in FIXED}
 """Device values that graphs can show."""
 HOST = "host"
@@ -248,10 +246,9 @@ class NodeDocuments:
 
     async def _give_columns(self, history: PageHistory, route: Route) -> None:
         """Answer with columns of graphs, for the metrics in the request and since the reading in the request."""
-        query = _columns_query(route)
+        query = _columns_query(route)  # its errors come before those of the reading
         reading = self.latest
-        make, key = _columns(history, reading, *query)
-        route.answer(await reading.answer(route, make, key))
+        route.answer(await reading.answer(route, *_columns(history, reading, *query)))
 
     async def _give_updates(self, history: PageHistory, route: Route) -> None:
         """Answer with two lines for each reading until the client leaves: the state, and the columns since its last reading.
@@ -279,11 +276,9 @@ class NodeDocuments:
             except HTTPError:  # end the stream: the client connects again and receives the error as a status
                 break
             if reading.sequence != sent:
-                make, key = _columns(history, reading, since, metrics, devices, span)
                 state = await reading.answer(route, partial(self._state, reading), "/api/state", line=True)
-                columns = await reading.answer(route, make, key, line=True)
-                route.write(state.body)
-                route.write(columns.body)
+                columns = await reading.answer(route, *_columns(history, reading, since, metrics, devices, span), line=True)
+                route.write(state.body + columns.body)
                 since = sent = reading.sequence
             else:
                 self._news = self._news or loop.create_future()
@@ -354,16 +349,21 @@ def _columns_query(route: Route) -> ColumnsQuery:
     Raises:
         HTTPError: An argument is no number, or a metric is unknown (status 400).
     """
-    told = route.get_query_argument("since", "0")
-    if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
-        raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
-    asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
+    since = route.get_query_argument("since", "0")
+    if not (since.isascii() and since.isdigit() and len(since) <= LONGEST_NUMBER):
+        raise HTTPError(400, "since must be a whole number, the sequence of an earlier answer; leave it out for the whole history")
+    metrics = frozenset(route.get_query_argument("metrics", ",".join(FOLLOWED)).split(","))
     known = (*DRAWN, *HOST_LINES, *TRAINING_VALUES)
-    if unknown := [name for name in asked if name and name not in known]:
-        raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(known)}")
-    devices = frozenset(filter(None, route.get_query_argument("devices", "").split(",")))
-    span, begin, end = (_seconds(route, name) for name in ("span", "from", "to"))
-    return int(told), frozenset(asked), devices, span, begin, end
+    for name in sorted(metrics.difference(known, ("",))):
+        raise HTTPError(400, f"no metric {clipped(name, 50)!r}: use {', '.join(known)}")
+    return (
+        int(since),
+        metrics,
+        frozenset(filter(None, route.get_query_argument("devices", "").split(","))),
+        _seconds(route, "span"),
+        _seconds(route, "from"),
+        _seconds(route, "to"),
+    )
 
 
 def _columns(
@@ -399,12 +399,10 @@ def _seconds(route: Route, name: str) -> float | None:
     Raises:
         HTTPError: The argument is no number (status 400).
     """
-    told = route.get_query_argument(name, "")
-    if not told:
-        return None
-    if not SECONDS.fullmatch(told):
+    text = route.get_query_argument(name, "")
+    if text and not SECONDS.fullmatch(text):
         raise HTTPError(400, f"{name} must be a number of seconds, such as 300")
-    return float(told)
+    return float(text) if text else None
 
 
 # The columns of graphs
@@ -488,17 +486,16 @@ class PageHistory:
     def _log(self, seconds: float, steps: Sequence[Step]) -> dict[str, float]:
         """Return the last logged values of programs, by column. A value is NaN after it has expired."""
         for program, _, found in self._steps.add(steps):
-            held = max(LEAST_HOLD, HELD * self.interval, HOLDS * (found.get("step_seconds") or 0.0))
+            seconds_held = max(LEAST_HOLD, HELD * self.interval, HOLDS * (found.get("step_seconds") or 0.0))
             values = self._logged.pop(program, {})
-            values |= {name: (math.nan if value is None else value, seconds + held) for name, value in found.items()}
+            values |= {name: (math.nan if value is None else value, seconds + seconds_held) for name, value in found.items()}
             self._logged[program] = values  # keep the order of the last step, so that the oldest program is dropped first
             # Replaced instead of changed, because another thread may read it.
             self.training = {**self.training, training_key(program): {"name": program or "this program", "metrics": [*values]}}
         for program, values in list(self._logged.items()):
-            last = max(until for _, until in values.values())
-            if last < seconds - self._kept or len(self._logged) > MOST_PROGRAMS:
+            if max(until for _, until in values.values()) < seconds - self._kept or len(self._logged) > MOST_PROGRAMS:
                 del self._logged[program]
-                self.training = {key: told for key, told in self.training.items() if key != training_key(program)}
+                self.training = {key: entry for key, entry in self.training.items() if key != training_key(program)}
         return {
             f"{training_key(program)} {name}": value if seconds <= until else math.nan
             for program, values in self._logged.items()
@@ -529,10 +526,10 @@ class PageHistory:
         cut = sum(1 for at in older["time"] if at is not None and first is not None and at < first)
         if not cut:
             return columns, self.interval
-        size = len(columns["time"])
-        names = older | columns
-        whole = {name: older.get(name, [None] * cut)[:cut] + columns.get(name, [None] * size) for name in names}
-        return whole, max(self.interval, self._width)
+        gap: Column = [None] * len(columns["time"])
+        return {name: older.get(name, [None] * cut)[:cut] + columns.get(name, gap) for name in older | columns}, max(
+            self.interval, self._width
+        )
 
     def columns(
         self,
@@ -604,8 +601,9 @@ class PageHistory:
         series: dict[str, dict[str, Column]] = {}
         for name, column in found.items():
             device, _, metric = name.rpartition(" ")
-            write = _significant if metric in TRAINING_VALUES else _rounded
-            series.setdefault(device, {})[metric] = [None if value is None else write(value) for value in column]
+            # Learning rates are too small for a fixed number of decimals.
+            form = ".6g" if metric in TRAINING_VALUES else ".3f"
+            series.setdefault(device, {})[metric] = [None if value is None else float(format(value, form)) for value in column]
         return {
             "sequence": recent[-1][0] if recent else 0,
             "complete": not partly,
@@ -624,17 +622,6 @@ class PageHistory:
                 found.append((before + width, None))
             found.append((at, place))
         return found
-
-
-def _rounded(value: float) -> float:
-    """Return a value rounded to the decimals of a graph."""
-    return round(value, DIGITS)
-
-
-def _significant(value: float) -> float:
-    """Return a value rounded to six significant digits."""
-    # Learning rates are too small for a fixed number of decimals.
-    return float(f"{value:.6g}")
 
 
 def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
@@ -764,7 +751,7 @@ def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]
 def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
     """Return the entry of a process on one device. User, program and times are the same in its entries on other devices."""
     use = row.uses[key]
-    told = {
+    entry = {
         "device": key,
         "devices": list(row.devices),
         "pid": row.pid,
@@ -778,40 +765,37 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
         "why": row.why,
         "aged": row.aged or key in row.last_seen,
     }
-    return {**told, "command": row.command} if commands else told
+    return {**entry, "command": row.command} if commands else entry
 
 
 def plain_page(view: NodeView) -> str:
     """Return the HTML page of a node for browsers without scripts. All texts are escaped."""
     findings = []
     for one, *others in equal_findings(view.findings):
-        keys = named([same.key or "the run" for same in (one, *others)])
-        findings.append(f"{one.severity}: {keys}: {one.message}. {one.advice}")
+        findings.append(f"{one.severity}: {named([same.key or 'the run' for same in (one, *others)])}: {one.message}. {one.advice}")
     devices = [_device_cells(device) for device in view.devices]
-    silent = []
     for source in view.silent:
-        status = source.status.replace("_", " ")
-        silent.append([source.name, f"{source.mark} {status}", *["-"] * 5, f"{source.detail}. {source.advice}"])
+        status = f"{source.mark} {source.status.replace('_', ' ')}"
+        devices.append([source.name, status, *["-"] * 5, f"{source.detail}. {source.advice}"])
     processes = []
     for row in view.processes:
-        used = "- not told" if row.memory_bytes is None else memory(row.memory_bytes)
+        used = "- unknown" if row.memory_bytes is None else memory(row.memory_bytes)
         processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", used, row.holder or "-"))
     sources = []
     for source in view.sources:
         # Messages about single devices are left out here: the row of the device shows them.
         shown = [one for one in source.detail.split("; ") if not any(one.startswith(f"{device.key}: ") for device in view.devices)]
         sources.append((source.name, source.status, "; ".join(shown)))
-    columns = ("Device", "State", "Util", "Memory", "Power", "Temp.", "Clock", "Note")
     tables = [
-        _table("Devices", columns, [*devices, *silent]),
+        _table("Devices", ("Device", "State", "Util", "Memory", "Power", "Temp.", "Clock", "Note"), devices),
         _table("Processes", ("PID", "Devices", "User", "Program", "Memory", "Job or pod"), processes),
-        _table("Sources", ("Source", "Status", "What it says"), sources),
+        _table("Sources", ("Source", "Status", "Detail"), sources),
     ]
     return PLAIN_PAGE.format(
         reload=RELOAD,
         hostname=escape(view.hostname),
         time=escape(rfc3339(view.time_ns)),
-        findings="".join(f"<li>{escape(one)}</li>" for one in findings or ["nothing is wrong that a rule judges"]),
+        findings="".join(f"<li>{escape(one)}</li>" for one in findings or ["no findings"]),
         tables="\n".join(tables),
     )
 
@@ -819,20 +803,20 @@ def plain_page(view: NodeView) -> str:
 def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in HTML. All texts are escaped."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    lines = []
-    for first, *rest in rows:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>\n')
-    return f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>"
+    body = ""
+    for first, *others in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>\n'
+    return f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
 
 
 def _device_cells(device: DeviceView) -> list[str]:
     """Return the cells of a device's row."""
     # The note omits the word of the state and the messages of findings: the page shows these elsewhere.
     values = device.values
-    told = [device.word, *(finding.message for finding in device.findings)]
+    shown = [device.word, *(finding.message for finding in device.findings)]
 
-    def said(name: str, write: Callable[[float], str]) -> str:
+    def cell(name: str, write: Callable[[float], str]) -> str:
         if name in values:
             return write(values[name])
         if device.silent is not None:
@@ -842,12 +826,12 @@ def _device_cells(device: DeviceView) -> list[str]:
     return [
         f"{device.label} {device.name}",
         f"{device.mark} {device.word}",
-        said("utilization", percent),
-        said("memory_percent", percent),
-        said("power_watts", lambda value: watts(value, values.get("power_limit_watts"))),
-        said("temperature_celsius", celsius),
-        said("sm_clock_mhz", lambda value: f"{fixed(value)} MHz"),
-        ", ".join((*(note for note in device.notes if not any(note in words for words in told)), *device.holders)),
+        cell("utilization", percent),
+        cell("memory_percent", percent),
+        cell("power_watts", lambda value: watts(value, values.get("power_limit_watts"))),
+        cell("temperature_celsius", celsius),
+        cell("sm_clock_mhz", lambda value: f"{fixed(value)} MHz"),
+        ", ".join((*(note for note in device.notes if not any(note in words for words in shown)), *device.holders)),
     ]
 
 
@@ -868,8 +852,7 @@ def page_files() -> Mapping[str, bytes]:
 def file_routes() -> Iterator[tuple[str, type[Route], dict[str, Any]]]:
     """Yield the routes of the page (``/``) and of its files (below ``/static/``)."""
     for name, body in page_files().items():
-        path = "/" if name == INDEX else re.escape(f"/static/{name}")
-        yield path, Route, {"compute": _answering(name, body), "linked": True}
+        yield "/" if name == INDEX else re.escape(f"/static/{name}"), Route, {"compute": _answering(name, body), "linked": True}
 
 
 def _answering(name: str, body: bytes) -> Callable[[HTTPServerRequest], HttpAnswer]:

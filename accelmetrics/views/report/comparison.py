@@ -65,19 +65,23 @@ class Comparison(NamedTuple):
 def compare(a: RunReport, b: RunReport) -> Comparison:
     """Compare two reports that were made with ``Wanted.compared`` and with series."""
     first, second = _quantities(a), _quantities(b)
-    differences = [_difference(name, first.get(name), second.get(name)) for name in UNITS if name in first or name in second]
-    return Comparison(a, b, differences, list(_warnings(a, b)))
+    return Comparison(
+        a,
+        b,
+        [_difference(name, first.get(name), second.get(name)) for name in UNITS if name in first or name in second],
+        list(_warnings(a, b)),
+    )
 
 
 def _difference(name: str, a: Plain | None, b: Plain | None) -> Plain:
-    found: Plain = {"name": name, "unit": UNITS[name], "a": a, "b": b, "delta": None, "percent": None, "plus_minus": None}
+    delta = percent = noise = None
     if a is not None and b is not None:
-        found["delta"] = delta = b["mean"] - a["mean"]
-        found["percent"] = 100 * delta / a["mean"] if a["mean"] else None
+        delta = b["mean"] - a["mean"]
+        percent = 100 * delta / a["mean"] if a["mean"] else None
         if a["error"] is not None and b["error"] is not None:
-            found["plus_minus"] = noise = SURE * sqrt(a["error"] ** 2 + b["error"] ** 2)
-            return {**found, "verdict": "within noise" if abs(delta) <= noise else "differs"}
-    return {**found, "verdict": "not known"}
+            noise = SURE * sqrt(a["error"] ** 2 + b["error"] ** 2)
+    verdict = "not known" if delta is None or noise is None else "within noise" if abs(delta) <= noise else "differs"
+    return {"name": name, "unit": UNITS[name], "a": a, "b": b, "delta": delta, "percent": percent, "plus_minus": noise, "verdict": verdict}
 
 
 def _quantities(report: RunReport) -> dict[str, Plain]:
@@ -112,9 +116,11 @@ def _side(blocks: Sequence[float | None], times: Counter[float]) -> Plain:
     known = [value for value in blocks if value is not None]
     values = sorted(times)
     ranks = list(accumulate(times[value] for value in values))
-    p25, p75, p95 = (values[bisect_left(ranks, -(-percent * ranks[-1] // 100))] for percent in (25, 75, 95))
-    error = statistics.stdev(known) / sqrt(len(known)) if len(known) >= LEAST else None
-    return {"mean": statistics.fmean(known), "p25": p25, "p75": p75, "p95": p95, "error": error}
+    return {
+        "mean": statistics.fmean(known),
+        **{f"p{percent}": values[bisect_left(ranks, -(-percent * ranks[-1] // 100))] for percent in (25, 75, 95)},
+        "error": statistics.stdev(known) / sqrt(len(known)) if len(known) >= LEAST else None,
+    }
 
 
 Combine = Callable[[Iterable[float]], float]
@@ -122,8 +128,13 @@ Combine = Callable[[Iterable[float]], float]
 
 def _of_measure(stream: StreamReport, measure: str, combine: Combine) -> list[float | None]:
     """Return a measure combined over all whole devices, by block."""
-    series = [one for one in stream.series if one.measure == measure and one.key.count(".") == 2]
-    return _together((_blocks(stream, stream.times, one.mean) for one in series), combine)
+    return _together(
+        (
+            _blocks(stream, stream.times, one.mean)
+            for one in [one for one in stream.series if one.measure == measure and one.key.count(".") == 2]
+        ),
+        combine,
+    )
 
 
 def _of_curve(stream: StreamReport, name: str, combine: Combine) -> list[float | None]:
@@ -147,8 +158,7 @@ def _blocks(stream: StreamReport, times: Sequence[float], values: Column) -> lis
 
 def _together(columns: Iterable[list[float | None]], combine: Combine) -> list[float | None]:
     """Return several columns combined, by block; None if one of them lacks a value."""
-    each = list(columns)
-    whole = [column for column in each if any(value is not None for value in column)]
+    whole = [column for column in columns if any(value is not None for value in column)]
     if not whole:
         return [None] * BLOCKS
     return [None if None in block else combine([value for value in block if value is not None]) for block in zip(*whole, strict=True)]
@@ -159,19 +169,19 @@ def _warnings(a: RunReport, b: RunReport) -> Iterable[str]:
     for what, field in (("devices", "name"), ("drivers", "driver_version"), ("runtimes", "runtime_version")):
         counts = [Counter(getattr(report.devices[label], field) or "unknown" for label in report.counted) for report in (a, b)]
         if counts[0] != counts[1]:
-            yield f"other {what}: {_counted(counts[0])} against {_counted(counts[1])}"
+            yield f"different {what}: {_counted(counts[0])} against {_counted(counts[1])}"
     limits = [
         Counter(f"{watts:g} W" if (watts := one["power_limit_watts"]) else "unknown" for one in report.document["devices"].values())
         for report in (a, b)
     ]
     if limits[0].keys() != limits[1].keys():
-        yield f"other limits of power: {_counted(limits[0])} against {_counted(limits[1])}"
+        yield f"different power limits: {_counted(limits[0])} against {_counted(limits[1])}"
     slow, quick = (max((stream.interval for stream in report.streams), default=0.0) for report in (a, b))
     if abs(slow - quick) > SLOWER * max(slow, quick):
-        yield f"other intervals: a reading every {slow:.3g} s against every {quick:.3g} s"
+        yield f"different intervals: a reading every {slow:.3g} s against every {quick:.3g} s"
     for name, report in (("A", a), ("B", b)):
         if not any(stream.first_step is not None for stream in report.streams):
-            yield f"{name} has no steps: it is taken from its first reading to its last"
+            yield f"{name} has no steps: it is compared from its first reading to its last"
     marks = [[(one.host, one.run_id, one.rank, one.begin) for one in report.streams] for report in (a, b)]
     if marks[0] == marks[1]:
         yield "both are of the same run"

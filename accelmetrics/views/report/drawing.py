@@ -175,8 +175,7 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
     places = [place for line in plot.lines for place in (line.x[0], line.x[-1])] or [0.0]
     several = len(plot.lines) > 1 or any(line.label.startswith("median") for line in plot.lines)
     columns = max(1, int(LETTERS / (8 + max((len(line.label[:40]) for line in plot.lines), default=1)))) if several else 1
-    height = HEIGHT + 0.17 * -(-len(plot.lines) // columns) * several
-    figure, axes = _axes(plot.heading, height)
+    figure, axes = _axes(plot.heading, (HEIGHT + 0.17 * -(-len(plot.lines) // columns) * several))
     _across(axes, plot.axis, *(span or (min(places), max(places))))
     _shade(axes, marks)
     for line in plot.lines:
@@ -209,10 +208,11 @@ def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span:
     """Draw the rows of the strip over time. A larger share is darker."""
     figure, axes = _axes("Throttling, gaps and events", FRAME + ROW * len(rows))
     _across(axes, axis, *span)
-    least = (span[1] - span[0]) / 500
     for position, (_, kind, spans) in enumerate(rows):
         for begin, end, share, _ in spans:
-            axes.barh(position, max(end - begin, least), 0.7, begin, color=KINDS[kind], alpha=0.25 + 0.75 * share, linewidth=0)
+            axes.barh(
+                position, max(end - begin, (span[1] - span[0]) / 500), 0.7, begin, color=KINDS[kind], alpha=0.25 + 0.75 * share, linewidth=0
+            )
     _name_rows(axes, [label for label, _, _ in rows])
     return figure
 
@@ -235,9 +235,11 @@ def draw_spread(spread: MeasureSpread, page: bool = False) -> Figure:
     On a page, title and legend are in the page's text.
     """
     factor = spread.factor
-    title = "" if page else f"{spread.title}, {spread.unit}".removesuffix(", ")
-    height = FRAME + (LOW_ROW * len(spread.rows) if page else ROW * (len(spread.rows) + 1))
-    figure, axes = _axes(title, height, QUARTER if page else WIDTH)
+    figure, axes = _axes(
+        "" if page else spread.heading,
+        (FRAME + (LOW_ROW * len(spread.rows) if page else ROW * (len(spread.rows) + 1))),
+        QUARTER if page else WIDTH,
+    )
     for position, (_, held) in enumerate(spread.rows):
         marks: list[Any] = [
             axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1),
@@ -260,9 +262,9 @@ def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, f
     unit, factor = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
     column = [None if value is None else value / factor for value in values]
     until = times[-1] if finding.until_ns is None else finding.until_ns / 1e9
-    mark = Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity, ("detail",))
     title = f"{series.device} {TITLES.get(series.measure or series.name, series.name)}"
-    return draw_plot(Plot("detail", title, unit, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
+    plot = Plot("detail", title, unit, "time", (PlotLine(series.device, 1, False, times, column, column, column),))
+    return draw_plot(plot, [Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity, ("detail",))])
 
 
 def _axes(title: str, height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
@@ -285,8 +287,7 @@ def _across(axes: Axes, axis: str, begin: float, end: float) -> None:
     else:
         axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.set_xlim(begin, end)
-    note = {"time": "UTC", "seconds": "since the first step", "step": "step", "epoch": "epoch"}.get(axis, "")
-    axes.set_title(note, loc="right", fontsize=8, fontweight="normal")
+    axes.set_title({"time": "UTC", "seconds": "since the first step"}.get(axis, axis), loc="right", fontsize=8, fontweight="normal")
 
 
 def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
@@ -299,8 +300,8 @@ def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
             axes.axvspan(begin, end, color=SHADE, zorder=0)
         room = int((end - begin) / (right - left) * LETTERS)
         if room >= 4:
-            words = clipped(printable(mark.label), room)
-            axes.text(begin, 0.99, f" {words}", transform=axes.get_xaxis_transform(), va="top", fontsize=7, color="#59616b")
+            name = f" {clipped(printable(mark.label), room)}"
+            axes.text(begin, 0.99, name, transform=axes.get_xaxis_transform(), va="top", fontsize=7, color="#59616b")
     for mark in marks:
         if mark.kind == "gap":
             axes.axvspan(mark.begin, mark.end, color="#d3d8de", alpha=0.7, zorder=0.5)

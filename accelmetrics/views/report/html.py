@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -23,7 +24,7 @@ from accelmetrics.schemas.text import SEVERITY_MARKS, counted, in_words, printab
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
-from accelmetrics.views.report.plots import ALIGNED, Axis, Pictures, aligned, lacking, lasting, places_of, plain, shown_unit, utc
+from accelmetrics.views.report.plots import ALIGNED, Axis, Clock, Pictures, aligned, lacking, lasting, places_of, plain, shown_unit, utc
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
@@ -44,6 +45,8 @@ REDUCTION = (
     f"also every reading of {AROUND / 60:.0f} minutes before and after their beginning, {KEPT} at most."
 )
 """Description of the reduction of series."""
+NOT_JUDGED = "Rules that could not be judged, and why"
+CHANCE = "Chance: how large the difference of two runs of the same program is in 95 % of all cases, by how much each run varied in itself."
 QUANTILES = ("count", "mean", "min", "p50", "p95", "p99", "max")
 Child = Element | str | None
 Cells = Sequence[Element | str]
@@ -60,20 +63,11 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
     Raises:
         InvalidOptionError: The program logged no values for that axis.
     """
-    notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
-    title = texts.title(report)
+    title, runs = texts.title(report), [("", report)]
     drawn = found if axis == "time" else aligned(found, axis)
-    header = element("header", element("h1", title), _line_about(report), *notes)
-    sections = [
-        _verdict(report),
-        _summary(report),
-        *_plots(drawn, found),
-        _logged([("", report)], drawn),
-        _periods(report),
-        _energy([("", report)]),
-    ]
-    sections += [_distributions(found), _missing([("", report)]), _provenance([("", report)], found)]
-    return _document(title, header, sections, found, drawn.axis)
+    header = element("header", element("h1", title), _line_about(report), *_notes(report.warnings))
+    sections = [_verdict(report), _summary(report), *_plots(drawn, found), _logged(runs, drawn), _periods(report), _energy(runs)]
+    return _document(title, header, [*sections, _distributions(found), _missing(runs), _provenance(runs)], found, drawn.axis)
 
 
 def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time") -> str:
@@ -82,12 +76,10 @@ def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time"
     title = " compared with ".join(texts.title(report) for _, report in runs)
     drawn = found if axis == "time" else aligned(found, axis)
     header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
-    sections = [_differences(comparison), *_plots(drawn, found), _logged(runs, drawn), _distributions(found)]
-    sections.append(_energy(runs))
+    sections = [_differences(comparison), *_plots(drawn, found), _logged(runs, drawn), _distributions(found), _energy(runs)]
     for letter, report in runs:
         sections += [_verdict(report, letter), _summary(report, letter)]
-    sections += [_missing(runs), _provenance(runs, found)]
-    return _document(title, header, sections, found, drawn.axis)
+    return _document(title, header, [*sections, _missing(runs), _provenance(runs)], found, drawn.axis)
 
 
 # Elements
@@ -139,14 +131,17 @@ def _document(title: str, header: Element, sections: Sequence[Element | None], f
     )
     # These scripts and styles, and no request at all.
     scripted, styled = (
-        " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts_of) for texts_of in (scripts, styles)
+        " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in contents) for contents in (scripts, styles)
     )
-    own = f"script-src {scripted}; style-src {styled}; img-src data:"
-    policy = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+    sources = f"script-src {scripted}; style-src {styled}; img-src data:"
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content=f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
+        ),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", f"{title}: accelmetrics report"),
@@ -166,36 +161,31 @@ def _document(title: str, header: Element, sections: Sequence[Element | None], f
 def _data(found: Pictures, chosen: Axis) -> str:
     """Return the data for the script as JSON: each point on every axis, with times from the begin."""
     others = [axis for axis in ALIGNED if (found.plots or found.logged) and not lacking(found, axis)]
-    spans = [[found.begin, found.end]]
-    for axis in others:
-        moved = aligned(found, axis)
-        spans.append([moved.begin, moved.end])
     places: dict[tuple[int, tuple[float, ...]], int] = {}
 
     def since(at: float) -> float:
         return round(at - found.begin, 3)
 
     def on_all(begin: float, end: float, clock: int) -> list[list[float] | None]:
-        moved = (found.clocks[clock][axis].span(begin, max(begin, end)) if axis in found.clocks[clock] else None for axis in others)
-        return [[since(begin), since(end)], *(None if ends is None else [round(end, 4) for end in ends] for ends in moved)]
+        ends = [found.clocks[clock].get(axis, Clock((), ())).span(begin, max(begin, end)) for axis in others]
+        return [[since(begin), since(end)], *(None if one is None else [round(place, 4) for place in one] for one in ends)]
 
     plots = []
     for plot in (*found.plots, *found.logged):
         lines = []
         for line in plot.lines:
-            number = places.setdefault((line.clock, tuple(line.x)), len(places))
-            told: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "x": number}
-            told["mean"] = _numbers(line.mean)
-            if line.low != line.mean or line.high != line.mean:  # what is equal to the means is not there twice
-                told |= {"low": _numbers(line.low), "high": _numbers(line.high)}
-            lines.append(told)
+            drawn: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "mean": _numbers(line.mean)}
+            drawn["x"] = places.setdefault((line.clock, tuple(line.x)), len(places))
+            if line.low != line.mean or line.high != line.mean:  # values that equal the means are not repeated
+                drawn |= {"low": _numbers(line.low), "high": _numbers(line.high)}
+            lines.append(drawn)
         plots.append(
             {"name": plot.name, "title": printable(plot.title), "unit": plot.unit, "top": plot.top, "zero": plot.from_zero, "lines": lines}
         )
     document = {
         "axes": [found.axis, *others],
         "chosen": [found.axis, *others].index(chosen),
-        "spans": spans,
+        "spans": [[one.begin, one.end] for one in (found, *(aligned(found, axis) for axis in others))],
         "places": [
             [
                 [since(at) for at in x],
@@ -223,17 +213,27 @@ def _numbers(values: Sequence[float | None]) -> list[float | None]:
 def _line_about(report: RunReport, letter: str = "") -> Element:
     """Return a line that describes a run."""
     begin, end = min(one.begin for one in report.streams), max(one.end for one in report.streams)
-    read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}"
+    read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}, {utc(begin)} to {utc(end)}"
     names = dict.fromkeys(filter(None, (identity.name or identity.vendor for identity in report.devices.values())))
     devices = f"{counted(len(report.devices), 'device')}: {', '.join(names)}" if names else "no devices"
-    return element("p", f"{letter}{texts.hosts(report.document)}, {read}, {utc(begin)} to {utc(end)}; {devices}.")
+    return element("p", f"{letter}{texts.hosts(report.document)}, {read}; {devices}.")
+
+
+def _notes(warnings: Iterable[str]) -> Iterator[Element]:
+    return (element("p", f"Note: {warning}", class_="note") for warning in warnings)
 
 
 def _section(name: str, title: str, *children: Child, letter: str = "") -> Element:
     """Return a section with its heading, and with the run's letter if there are two runs."""
     place = f"{name}-{letter.lower()}" if letter else name
-    heading = element("h2", f"{title}: run {letter}" if letter else title, id=f"{place}-title")
-    return element("section", heading, *children, id=place, class_=name, aria_labelledby=f"{place}-title")
+    return element(
+        "section",
+        element("h2", f"{title}: run {letter}" if letter else title, id=f"{place}-title"),
+        *children,
+        id=place,
+        class_=name,
+        aria_labelledby=f"{place}-title",
+    )
 
 
 def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Sequence[tuple[str, int]] = ()) -> Element:
@@ -245,22 +245,26 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Seq
         rows: Cells of each row, or their content.
         groups: Headings over several columns with their column counts; empty for none.
     """
-    head = element("thead")
+    head, body, titles = element("thead"), element("tbody"), element("tr")
     if groups:
         wide = (element("th", name, scope="colgroup", colspan=many) if name else element("td", colspan=many) for name, many in groups)
         add(head, element("tr", *wide))
-    titles = []
     for column, name in enumerate(heads):
         cells = [row[column] for row in rows]
-        numbers = bool(cells) and all(isinstance(cell, Element) and cell.get("class") == "number" for cell in cells)
-        titles.append(element("th", name, scope="col", class_="number" if numbers else None))
-    add(head, element("tr", *titles))
-    body = element("tbody")
-    for row in rows:
-        others = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
-        add(body, element("tr", element("th", row[0], scope="row"), *others))
-    found = element("table", element("caption", caption), head, body)
-    return element("div", found, class_="wide", tabindex="0", role="group", aria_label=caption)
+        numbers = cells and all(isinstance(cell, Element) and cell.get("class") == "number" for cell in cells)
+        add(titles, element("th", name, scope="col", class_="number" if numbers else None))
+    add(head, titles)
+    for first, *others in rows:
+        data = (one if isinstance(one, Element) else element("td", one) for one in others)
+        add(body, element("tr", element("th", first, scope="row"), *data))
+    return element(
+        "div", element("table", element("caption", caption), head, body), class_="wide", tabindex="0", role="group", aria_label=caption
+    )
+
+
+def _folded(summary: str, *children: Child) -> Element:
+    """Return content that a click on its summary shows."""
+    return element("details", element("summary", summary), *children)
 
 
 def _cell(shown: str, exact: float | None) -> Element:
@@ -278,28 +282,34 @@ def _differences(comparison: Comparison) -> Element:
     named = {name: f"{words}{unit}" if unit.startswith("/") else words for name, (words, unit, _) in texts.TITLES.items()}
     differ = [named[one["name"]] for one in comparison.differences if one["verdict"] == "differs"]
     verdict = f"Differs: {', '.join(differ)}." if differ else "No difference is larger than chance can make it."
-    section = _section("differences", "Differences", element("p", verdict, class_="verdict"))
-    add(section, *(element("p", f"Note: {warning}", class_="note") for warning in comparison.warnings))
     sides = ("mean", "p95", "p25", "p75")
     rows: list[Cells] = []
     for one in comparison.differences:
-        a, b = ([None] * len(sides) if side is None else [side[part] for part in sides] for side in (one["a"], one["b"]))
+        values = [side and side[part] for side in (one["a"], one["b"]) for part in sides]
         unit, factor = shown_unit(one["unit"], max((abs(side["mean"]) for side in (one["a"], one["b"]) if side), default=0.0))
-        words = f"{texts.TITLES[one['name']][0]}, {unit}".rstrip(", ")
-        cells = [*(_value(value, factor) for value in (*a, *b, one["delta"])), _value(one["percent"]), _value(one["plus_minus"], factor)]
-        rows.append([words, *cells, element("td", one["verdict"], class_="verdict-cell", data_verdict=one["verdict"])])
-    heads = ("quantity", *sides, *sides, "B - A", "%", "chance", "verdict")
-    groups = (("", 1), ("A", len(sides)), ("B", len(sides)), ("difference", 4))
-    about = "Chance: what the difference of two runs of the same may be in 95 % of all cases, by how much each run varied in itself."
-    add(section, table("From the first step to the last", heads, rows, groups), element("p", about, class_="note"))
-    return section
+        cells = [*(_value(value, factor) for value in (*values, one["delta"])), _value(one["percent"]), _value(one["plus_minus"], factor)]
+        name = f"{texts.TITLES[one['name']][0]}, {unit}".rstrip(", ")
+        rows.append([name, *cells, element("td", one["verdict"], class_="verdict-cell", data_verdict=one["verdict"])])
+    return _section(
+        "differences",
+        "Differences",
+        element("p", verdict, class_="verdict"),
+        *_notes(comparison.warnings),
+        table(
+            "From the first step to the last",
+            ("quantity", *sides, *sides, "B - A", "%", "chance", "verdict"),
+            rows,
+            (("", 1), ("A", len(sides)), ("B", len(sides)), ("difference", 4)),
+        ),
+        element("p", CHANCE, class_="note"),
+    )
 
 
 def _verdict(report: RunReport, letter: str = "") -> Element:
     found = texts.findings(report.document)
-    counts = {name: sum(1 for one in report.document["findings"] if one["severity"] == name) for name in SEVERITIES}
-    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    verdict = f"{counted(sum(counts.values()), 'finding')}: {told}." if found else "No findings in this recording."
+    counts = Counter(one["severity"] for one in report.document["findings"])
+    severities = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name])
+    verdict = f"{counted(sum(counts.values()), 'finding')}: {severities}." if found else "No findings in this recording."
     section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
     entries = element("ul", class_="findings")
     for one in sorted(found, key=lambda one: [*SEVERITIES, one["severity"]].index(one["severity"])):
@@ -318,64 +328,66 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
         )
     if found:
         around = list(_around(report))
-        if len(around) > 1:
-            around = [element("details", element("summary", f"Every reading around {len(around)} findings"), *around)]
-        add(section, entries, *around)
-    if lacking_rules := texts.not_judged(report.document):
-        rows = [[", ".join(rules), about, why] for rules, about, why in lacking_rules]
-        number = len({rule for rules, *_ in lacking_rules for rule in rules})
-        summary = element("summary", f"Not judged: {counted(number, 'rule')}")
-        add(section, element("details", summary, table("Rules that could not be judged, and why", ("rules", "of", "why"), rows)))
+        add(section, entries, *([_folded(f"Every reading around {len(around)} findings", *around)] if len(around) > 1 else around))
+    if not_judged := texts.not_judged(report.document):
+        rows = [[", ".join(rules), about, why] for rules, about, why in not_judged]
+        number = len({rule for rules, *_ in not_judged for rule in rules})
+        add(section, _folded(f"Not judged: {counted(number, 'rule')}", table(NOT_JUDGED, ("rules", "of", "why"), rows)))
     return section
 
 
 def _around(report: RunReport) -> Iterator[Element]:
     """Yield the original readings around findings, as a table and as plots."""
     for stream in report.streams:
-        series_of = {series.key: series for series in stream.series}
+        series_of = {one.key: one for one in stream.series if (one.measure or one.name) in DETAILED}
         for finding, times, columns in stream.details:
             pictures, drawn = [], []
             for key, values in columns.items():
-                series = series_of.get(key)
-                if series is None or (series.measure or series.name) not in DETAILED or not any(value is not None for value in values):
-                    continue
-                draw = partial(drawing.draw_detail, series, times, values, finding)
-                pictures.append(_picture(draw, f"{key} around {finding.rule}", "kept"))
-                unit, factor = shown_unit(series.unit, max(value for value in values if value is not None))
-                drawn.append((f"{key}, {unit}".removesuffix(", "), values, factor))
+                known = [value for value in values if value is not None]
+                if key in series_of and known:
+                    pictures.append(
+                        _picture(
+                            partial(drawing.draw_detail, series_of[key], times, values, finding), f"{key} around {finding.rule}", "kept"
+                        )
+                    )
+                    unit, factor = shown_unit(series_of[key].unit, max(known))
+                    drawn.append((f"{key}, {unit}".removesuffix(", "), values, factor))
             if drawn:
                 title = f"Every reading around {finding.rule} {' '.join(filter(None, (stream.label, finding.key)))}".rstrip()
                 rows: list[Cells] = [
                     [utc(at), *(_value(values[place], factor) for _, values, factor in drawn)] for place, at in enumerate(times)
                 ]
-                grid = element("div", *pictures, class_="grid") if drawing.is_installed() else None
-                yield element("details", element("summary", title), grid, table(title, ("when", *(name for name, _, _ in drawn)), rows))
+                yield _folded(
+                    title,
+                    (element("div", *pictures, class_="grid") if drawing.is_installed() else None),
+                    table(title, ("when", *(name for name, _, _ in drawn)), rows),
+                )
 
 
 def _summary(report: RunReport, letter: str = "") -> Element:
     devices = report.document["devices"]
+    if not devices:
+        return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
     lines = {(series.device, series.measure): series for stream in report.streams for series in stream.series if series.measure}
     joules = [device["energy"] and device["energy"]["joules"] for device in devices.values()]
     unit, energies = energy_column(joules)
-    heads = ["device", "throttled", *(word for _ in COLUMNS for word in (*PARTS, "over time")), f"energy, {unit}", "samples"]
-    groups = [("", 2), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 2)]
-    rows: list[list[Element | str]] = []
+    rows: list[Cells] = []
     for (label, device), used, shown in zip(devices.items(), joules, energies, strict=True):
         spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
-        row: list[Element | str] = [label, ", ".join(spans) or NONE]
+        cells: list[Element | str] = [label, ", ".join(spans) or NONE]
         for title, name, _, scale in COLUMNS:
-            series, held = lines.get((label, name)), device[name]
-            spark = None if series is None else _sparkline(series, f"{title} of {label} over time")
-            row += [_cell(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
-            row.append(element("td", spark))
-        row += [_cell(shown, used), element("td", str(device["samples"]), class_="number")]
-        rows.append(row)
-    if not rows:
-        return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
-    whole = table("Every device over the whole recording", heads, rows, groups)
-    if letter and len(rows) > MOST_OPEN:
-        whole = element("details", element("summary", counted(len(rows), "device")), whole)
-    return _section("summary", "Summary", whole, letter=letter)
+            series, measured = lines.get((label, name)), device[name]
+            cells += [_cell(cell_text(measured, part, "", scale), measured and measured[part]) for part in PARTS]
+            cells.append(element("td", None if series is None else _sparkline(series, f"{title} of {label} over time")))
+        rows.append([*cells, _cell(shown, used), element("td", str(device["samples"]), class_="number")])
+    whole = table(
+        "Every device over the whole recording",
+        ["device", "throttled", *(word for _ in COLUMNS for word in (*PARTS, "over time")), f"energy, {unit}", "samples"],
+        rows,
+        [("", 2), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 2)],
+    )
+    many = letter and len(rows) > MOST_OPEN
+    return _section("summary", "Summary", _folded(counted(len(rows), "device"), whole) if many else whole, letter=letter)
 
 
 def _sparkline(series: ReducedSeries, text: str) -> Element:
@@ -392,21 +404,30 @@ def _sparkline(series: ReducedSeries, text: str) -> Element:
     def y(value: float) -> float:
         return height - 2 - (value - lowest) * scale
 
-    drawn = [
-        f"M{_coordinate((place + 0.5) * step)} {_coordinate(y(min(held)) + 0.5)}V{_coordinate(y(max(held)) - 0.5)}"
-        for place, held in enumerate(parts)
-        if held
-    ]
-    line = element("path", d="".join(drawn), fill="none", stroke_width=max(step, 1.0), class_="s1")
-    return element("svg", element("title", text), line, viewBox=f"0 0 {width} {height}", class_="spark", role="img")
+    strokes = "".join(
+        f"M{_coordinate((place + 0.5) * step)} {_coordinate(y(min(values)) + 0.5)}V{_coordinate(y(max(values)) - 0.5)}"
+        for place, values in enumerate(parts)
+        if values
+    )
+    return element(
+        "svg",
+        element("title", text),
+        element("path", d=strokes, fill="none", stroke_width=max(step, 1.0), class_="s1"),
+        viewBox=f"0 0 {width} {height}",
+        class_="spark",
+        role="img",
+    )
 
 
 def _picture(draw: drawing.Draw, words: str, kind: str) -> Element | None:
     """Return a static picture; None if nothing can be drawn. A script replaces it with a live plot, unless it is to stay."""
     if not drawing.is_installed():
         return None
-    data = b64encode(drawing.render(draw, "png", dpi=drawing.PAGE_DPI)).decode()
-    return element("div", element("img", src=f"data:image/png;base64,{data}", alt=words), class_=kind)
+    return element(
+        "div",
+        element("img", src=f"data:image/png;base64,{b64encode(drawing.render(draw, 'png', dpi=drawing.PAGE_DPI)).decode()}", alt=words),
+        class_=kind,
+    )
 
 
 def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", below: Element | None = None) -> Element:
@@ -418,28 +439,30 @@ def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", be
 def _plots(found: Pictures, timed: Pictures) -> Iterator[Element]:
     """Yield the plots of metrics and of logged numbers, and the strip, which always uses the time axis."""
     span = (found.begin, found.end)
-    tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
-    for number, plot in enumerate((*found.plots, *found.logged)):
-        draw = (
-            partial(drawing.draw_plot, plot, found.marks, span) if number < len(found.plots) else partial(drawing.draw_logged, plot, found)
-        )
+    draws = [partial(drawing.draw_plot, plot, found.marks, span) for plot in found.plots]
+    draws += [partial(drawing.draw_logged, plot, found) for plot in found.logged]
+    for number, (plot, draw) in enumerate(zip((*found.plots, *found.logged), draws, strict=True)):
         add(grid, _figure(draw, plot.heading, f"plots-{number}", plot.about))
     constant = element("p", f"Did not change, and is not drawn: {'; '.join(found.constant)}.", class_="note") if found.constant else None
-    words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
-    hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
-    if found.plots or found.logged:
-        yield _section("plots", "Over time", tools, hint, grid, constant)
-    elif found.constant:
+    if draws:
+        words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
+        hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
+        yield _section("plots", "Over time", element("div", class_="tools", id="tools", hidden="hidden"), hint, grid, constant)
+    elif constant is not None:
         yield _section("plots", "Over time", constant)
     if found.strip:
         title = "Throttling, gaps and events"
         rows = [[label, lasting(sum(end - begin for begin, end, *_ in spans)), str(len(spans))] for label, _, spans in timed.strip]
-        numbers = element("details", element("summary", "In numbers"), table("The same in numbers", ("what", "lasted", "times"), rows))
         when = utc if timed.axis == "time" else lasting
         events = [[when(mark.begin), mark.label] for mark in timed.marks if mark.kind == "event"]
-        figure = _figure(partial(drawing.draw_strip, found.strip, found.axis, span), title, "strip-0")
-        yield _section("strip", title, figure, numbers, table("Events", ("when", "what"), events) if events else None)
+        yield _section(
+            "strip",
+            title,
+            _figure(partial(drawing.draw_strip, found.strip, found.axis, span), title, "strip-0"),
+            _folded("In numbers", table("The same in numbers", ("what", "lasted", "times"), rows)),
+            table("Events", ("when", "what"), events) if events else None,
+        )
 
 
 def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element | None:
@@ -462,100 +485,114 @@ def _periods(report: RunReport) -> Element | None:
     periods = report.document.get("periods")
     if not periods:
         return None
-    kinds = list(dict.fromkeys(kind for period in periods for kind in period["work"]))
+
+    def column(name: str, write: Callable[[float], str] = plain, of: str = "") -> list[Element]:
+        return [_value(one[of].get(name) if of else one[name], write=write) for one in periods]
+
     unit, energies = energy_column([one["energy_joules"] for one in periods])
-    heads = ["period", "times", "lasted", "util mean", "power mean of all", "power max of one", f"energy, {unit}", "steps"]
-    for kind in kinds:
-        heads += [f"{kind}/s", f"{kind}/J"]
-    priced = any(one["cost"] is not None for one in periods)
-    rented = any(one["rent_cost"] is not None for one in periods)
-    weighed = any(one["carbon_grams"] is not None for one in periods)
     currency = (report.document["energy"]["price"] or {}).get("currency", "")
-    heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["by the hour"] * rented + ["g CO2e"] * weighed
-    rows: list[Cells] = []
-    for one, energy in zip(periods, energies, strict=True):
-        cells: list[Element | str] = [one["name"], _value(one["times"], write="{:.0f}".format), _value(one["seconds"], write=lasting)]
-        for name, shown in (("utilization_mean", "{:.1f}%"), ("power_watts_mean", "{:.1f} W"), ("power_watts_max", "{:.1f} W")):
-            cells.append(_value(one[name], write=shown.format))
-        cells += [_cell(energy, one["energy_joules"]), _value(one["steps"], write="{:.0f}".format)]
-        for kind in kinds:
-            cells += [_value(one["per_second"].get(kind)), _value(one["per_joule"].get(kind))]
-        cells += [_value(one["cost"])] * priced + [_value(one["rent_cost"])] * rented + [_value(one["carbon_grams"])] * weighed
-        rows.append(cells)
-    return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
+    columns = {
+        "times": column("times", "{:.0f}".format),
+        "lasted": column("seconds", lasting),
+        "util mean": column("utilization_mean", "{:.1f}%".format),
+        "power mean of all": column("power_watts_mean", "{:.1f} W".format),
+        "power max of one": column("power_watts_max", "{:.1f} W".format),
+        f"energy, {unit}": [_cell(shown, one["energy_joules"]) for shown, one in zip(energies, periods, strict=True)],
+        "steps": column("steps", "{:.0f}".format),
+    }
+    for kind in dict.fromkeys(kind for one in periods for kind in one["work"]):
+        columns |= {f"{kind}/s": column(kind, of="per_second"), f"{kind}/J": column(kind, of="per_joule")}
+    for name, heading in (("cost", f"cost, {currency}".removesuffix(", ")), ("rent_cost", "by the hour"), ("carbon_grams", "g CO2e")):
+        if any(one[name] is not None for one in periods):
+            columns[heading] = column(name)
+    return _section(
+        "periods",
+        "Period by period",
+        table(
+            "What the run came to in each",
+            ["period", *columns],
+            [[one["name"], *cells] for one, *cells in zip(periods, *columns.values(), strict=True)],
+        ),
+    )
 
 
 def _energy(runs: Sequence[tuple[str, RunReport]]) -> Element:
     """Return the table of energy, costs and work: one row for each quantity, one column for each run."""
-    used = [report.document["energy"]["joules"] for _, report in runs]
-    unit, energies = energy_column(used)
+    joules = [report.document["energy"]["joules"] for _, report in runs]
+    unit, energies = energy_column(joules)
     columns = [
-        {f"energy of all devices, {unit}": _cell(shown, joules), **dict(_energy_rows(report))}
-        for (_, report), joules, shown in zip(runs, used, energies, strict=True)
+        {f"energy of all devices, {unit}": _cell(shown, used), **_energy_cells(report)}
+        for (_, report), used, shown in zip(runs, joules, energies, strict=True)
     ]
     # A price or a doubt that only one run has is a row for both.
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows: list[Cells] = [[name, *(column.get(name, _value(None)) for column in columns)] for name in names]
-    heads = ("what", *(f"run {letter}" if letter else "value" for letter, _ in runs))
-    return _section("energy", "Energy and cost", table("Energy, cost and work", heads, rows))
+    rows: list[Cells] = [
+        [name, *(column.get(name, _value(None)) for column in columns)]
+        for name in dict.fromkeys(name for column in columns for name in column)
+    ]
+    return _section(
+        "energy",
+        "Energy and cost",
+        table("Energy, cost and work", ("what", *(f"run {letter}" if letter else "value" for letter, _ in runs)), rows),
+    )
 
 
-def _energy_rows(report: RunReport) -> list[tuple[str, Element]]:
-    used = report.document["energy"]
-    rows = []
+def _energy_cells(report: RunReport) -> dict[str, Element]:
+    """Return the cells of a run by the names of their rows."""
+    used, rent, cells = report.document["energy"], report.document["rent"], {}
     if doubts := texts.doubts(report.document):
         about, _, why = " ".join(map(str.strip, doubts)).partition(": ")
-        rows.append((about, element("td", why)))
+        cells[about] = element("td", why)
     if used["silent"]:
-        rows.append(("devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])))
+        cells["devices of unknown energy"] = _cell(str(used["silent"]), used["silent"])
     if used["cost"] is not None:
         amount, currency = used["price"]["amount"], used["price"]["currency"]
-        rows.append((f"cost, at {amount:g} {currency} per kWh", _cell(texts.cost_text(used["cost"], currency), used["cost"])))
-    rent = report.document["rent"]
+        cells[f"cost, at {amount:g} {currency} per kWh"] = _cell(texts.cost_text(used["cost"], currency), used["cost"])
     if rent["cost"] is not None:
         amount, currency = rent["price"]["amount"], rent["price"]["currency"]
         about = f"{rent['device_hours']:.4g} device hours, at {amount:g} {currency}".rstrip()
-        rows.append((f"{about} per hour", _cell(texts.cost_text(rent["cost"], currency), rent["cost"])))
+        cells[f"{about} per hour"] = _cell(texts.cost_text(rent["cost"], currency), rent["cost"])
     if used["carbon_grams"] is not None:
         about = f"carbon, at {used['carbon_intensity']:g} g CO2e per kWh"
-        rows.append((about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])))
+        cells[about] = _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])
     if used["per_step"] is not None:
-        rows.append(("energy of a step, J", _value(used["per_step"])))
+        cells["energy of a step, J"] = _value(used["per_step"])
     for name, rate in report.document["work"].items():
-        rows += [(f"{name} per second", _value(rate["per_second"])), (f"{name} per joule", _value(rate["per_joule"]))]
-        rows.append((f"{name} per joule, by the mean power of one device", _value(rate["per_joule_of_mean_device"])))
-    return rows
+        cells |= {f"{name} per second": _value(rate["per_second"]), f"{name} per joule": _value(rate["per_joule"])}
+        cells[f"{name} per joule, by the mean power of one device"] = _value(rate["per_joule_of_mean_device"])
+    return cells
 
 
 def _distributions(found: Pictures) -> Element | None:
     if not found.distributions:
         return None
-    section, grid = _section("distribution", "Distribution", _legend() if drawing.is_installed() else None), element("div", class_="grid")
+    grid = element("div", class_="grid")
     for one in found.distributions:
         rows: list[Cells] = [
             [label, _cell(str(held.count), held.count), *(_value(getattr(held, part), one.factor) for part in QUANTILES[1:])]
             for label, held in one.rows
         ]
-        title = f"{one.title}, {one.unit}" if one.unit else one.title
-        numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *QUANTILES), rows))
-        add(grid, _figure(partial(drawing.draw_spread, one, page=True), title, below=numbers))
-    add(section, grid)
-    return section
+        add(
+            grid,
+            _figure(
+                partial(drawing.draw_spread, one, page=True),
+                one.heading,
+                below=_folded(f"{one.heading} in numbers", table(one.heading, ("device", *QUANTILES), rows)),
+            ),
+        )
+    return _section("distribution", "Distribution", _legend() if drawing.is_installed() else None, grid)
 
 
 def _legend() -> Element:
     """Return the legend of distributions."""
     _, blue, _, _, orange, _, _, gray = drawing.PALETTE
-    marks = (
+    keys: list[Child] = []
+    for words, mark in (
         ("least to largest", element("path", d="M0 6H26", stroke=gray, stroke_width=1)),
         ("median to p99", element("path", d="M2 6H24", stroke=blue, stroke_width=8, opacity="0.45")),
         ("p95", element("path", d="M13 1V11", stroke=blue, stroke_width=2)),
         ("mean over time", element("circle", cx=13, cy=6, r=3, fill=orange)),
-    )
-    keys = []
-    for words, mark in marks:
-        drawn = element("svg", mark, viewBox="0 0 26 12", width=26, height=12, aria_hidden="true")
-        keys.append(element("span", drawn, f" {words}"))
+    ):
+        keys.append(element("span", element("svg", mark, viewBox="0 0 26 12", width=26, height=12, aria_hidden="true"), f" {words}"))
     return element("p", *keys, class_="legend")
 
 
@@ -573,35 +610,39 @@ def _missing(runs: Sequence[tuple[str, RunReport]]) -> Element | None:
         gaps += [[f"{letter} {gap['after'][:19]}Z".strip(), f"{gap['seconds']:.1f} s"] for gap in report.document["gaps"]]
     folded = []
     if gaps:
-        folded.append((counted(len(gaps), "gap") + " without readings", table("Gaps", ("after", "lasted"), gaps)))
+        folded.append(_folded(f"{counted(len(gaps), 'gap')} without readings", table("Gaps", ("after", "lasted"), gaps)))
     for reason, groups in sorted(reasons.items()):
         rows: list[Cells] = []
         for (names, when), of in sorted(groups.items()):
             metrics: Element | str = ", ".join(names)
             if len(names) > FEW:
-                metrics = element("td", element("details", element("summary", counted(len(names), "metric")), metrics))
+                metrics = element("td", _folded(counted(len(names), "metric"), metrics))
             details = list(dict.fromkeys(detail for _, detail in of))
             more = f" (and {len(details) - 1} more like it)" if len(details) > 1 else ""
             rows.append([named([subject for subject, _ in of]), metrics, details[0] + more, when])
         words = reason.replace("_", " ")
         number = counted(len({name for names, _ in groups for name in names}), "metric")
         subjects = named(list(dict.fromkeys(subject for of in groups.values() for subject, _ in of)))
-        folded.append((f"{words}: {number} of {subjects}", table(f"Missing: {words}", ("of", "metrics", "detail", "when"), rows)))
+        folded.append(_folded(f"{words}: {number} of {subjects}", table(f"Missing: {words}", ("of", "metrics", "detail", "when"), rows)))
     if not folded:
         return None
-    return _section("missing", "Missing values, and why", *(element("details", element("summary", words), rows) for words, rows in folded))
+    return _section("missing", "Missing values, and why", *folded)
 
 
-def _provenance(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element:
+def _provenance(runs: Sequence[tuple[str, RunReport]]) -> Element:
     """Return the section about files, sources and the reduction of the numbers."""
-    made = element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC.")
-    section = _section("provenance", "Where this is from", made)
+    section = _section("provenance", "Where this is from", element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Times are UTC."))
     for letter, report in runs:
         read = [[path, str(size), str(readings), str(skipped), digest or NONE] for path, size, readings, skipped, digest in report.files]
-        streams = []
-        for one in report.streams:
-            labels = ", ".join(f"{name}={value}" for name, value in one.labels.items())
-            streams.append([one.label or one.host or "unknown host", f"{one.interval:g} s", str(one.readings), labels])
+        streams = [
+            [
+                one.label or one.host or "unknown host",
+                f"{one.interval:g} s",
+                str(one.readings),
+                ", ".join(f"{name}={value}" for name, value in one.labels.items()),
+            ]
+            for one in report.streams
+        ]
         devices = [
             [label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE]
             for label, identity in report.devices.items()
@@ -609,9 +650,8 @@ def _provenance(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Eleme
         sources = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
         add(
             section,
-            element(
-                "details",
-                element("summary", f"Files, recordings, devices and sources{f' of run {letter}' if letter else ''}"),
+            _folded(
+                f"Files, recordings, devices and sources{f' of run {letter}' if letter else ''}",
                 table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
                 table("Recordings", ("process", "interval", "readings", "labels"), streams),
                 table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,

@@ -27,6 +27,7 @@ from accelmetrics.schemas.record import (
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.schemas.text import counted
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 from accelmetrics.views import summaries
 from accelmetrics.views.report.periods import periods
@@ -41,7 +42,7 @@ CHARTED = MetricSelection(
     )
 )
 """Metrics that are reduced to series by default."""
-TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
+INPUT = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 _BLOCK = 1 << 20
 
 
@@ -104,24 +105,22 @@ def _records(names: Sequence[str], hashed: bool, files: list[tuple[str, int, int
     def read(found: Iterable[RecordFile]) -> Iterator[Record]:
         for recording in found:
             readings = 0
-            with _telling(str(recording.path)):
+            with _with_file_name(str(recording.path)):
                 size = recording.path.stat().st_size if recording.path.is_file() else 0
                 for record in recording:
                     readings += 1
                     yield record
                 digest = _digest(recording.path, size) if hashed else ""  # last, as one that is refused may be endless
             if recording.skipped:
-                lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
-                warnings.append(f"{lines} could not be read; the first: {recording.complaint}")
+                warnings.append(f"{counted(recording.skipped, 'line')} could not be read; the first: {recording.complaint}")
             if recording.headless:
-                what = f"the header of {recording.headless} readings is missing: host and labels are not known"
-                warnings.append(f"{recording.path}: {what}")
+                warnings.append(f"{recording.path}: the header of {recording.headless} readings is missing: host and labels are unknown")
             files.append((str(recording.path), size, readings, recording.skipped, digest))
 
     groups: dict[tuple[str, ...], list[Iterator[Record]]] = {}
     seen: set[Path] = set()
     for name in names:
-        with _telling(name):
+        with _with_file_name(name):
             found = [one for one in recordings(name) if one.path.resolve() not in seen]
             seen.update(one.path.resolve() for one in found)
             first_record = next(chain.from_iterable(found), None)
@@ -144,11 +143,11 @@ def _digest(path: Path, size: int) -> str:
 
 
 @contextmanager
-def _telling(name: str) -> Iterator[None]:
+def _with_file_name(name: str) -> Iterator[None]:
     try:
         yield
     except DocumentError as error:
-        raise AccelMetricsError(f"{error}: report takes {TAKEN}") from error
+        raise AccelMetricsError(f"{error}: report takes {INPUT}") from error
     except OSError as error:
         raise AccelMetricsError(f"cannot read {name}: {error.strerror or error}") from error
 
@@ -165,16 +164,16 @@ def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunRepor
         if stream is None:
             stream = found[process] = RecordStream(record, wanted.series, wanted.by, wanted.compared)
         steps = record.steps
-        if not stream.add(record):  # twice; but the end of a run tells steps that came after its last reading with that one again
-            known = {**stream.heard_steps, **stream.own_steps}
+        if not stream.add(record):  # a duplicate; but at its end a run writes its last reading again with the steps that came after it
+            known = {**stream.other_steps, **stream.own_steps}
             steps = tuple(step for step in steps if step.source in known and step.time_ns > known[step.source].newest_ns)
             stream.repeated += not steps and not record.windows
             stream.add_late(record, steps)
-        ours = {step.source for step in record.own_steps} if steps else ()
+        own_sources = {step.source for step in record.own_steps} if steps else ()
         for step in steps:  # of other ranks too, which may have recordings of their own
-            own = step.source in ours
-            add_work(own_work if own else stream.heard_work, step)
-            (stream.own_steps if own else stream.heard_steps)[step.source].add(step)
+            own = step.source in own_sources
+            add_work(own_work if own else stream.other_work, step)
+            (stream.own_steps if own else stream.other_steps)[step.source].add(step)
     return _report(list(found.values()), own_work, wanted) if found else None
 
 
@@ -188,20 +187,20 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
         if len(runs) > 1:
             ranks = {other.rank for other in runs if other.rank}
             stream.head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
-    devices, counted = _devices(streams)
-    document = _document(streams, _over_whole_commands(streams, own_work, counted))
-    told = {source for stream in streams for source in stream.own_steps}
+    devices, included = _devices(streams)
+    document = _document(streams, _over_whole_commands(streams, own_work, included))
+    shown = {source for stream in streams for source in stream.own_steps}
     parts: list[StreamReport] = []
     for stream in streams:
-        heard = {source: logged for source, logged in stream.heard_steps.items() if source not in told}
-        told.update(heard)
-        parts.append(stream.report({**stream.own_steps, **heard}))
+        others = {source: logged for source, logged in stream.other_steps.items() if source not in shown}
+        shown.update(others)
+        parts.append(stream.report({**stream.own_steps, **others}))
 
-    energies = [document["devices"][label]["energy"] for label in devices if label in counted]
+    energies = [document["devices"][label]["energy"] for label in devices if label in included]
     known = [energy["joules"] for energy in energies if energy is not None]
     joules = sum(known) if known else None
-    held = sum(stream.end - stream.begin for stream in streams for key in stream.places if " ".join((*stream.head, key)) in counted)
-    costs = wanted.priced(joules, held)
+    device_seconds = sum(stream.end - stream.begin for stream in streams for key in stream.places if stream.label_of(key) in included)
+    costs = wanted.priced(joules, device_seconds)
     steps = max((times["count"] for part in parts for times in part.step_times), default=0)
     # All devices together, each once however many recordings have it; neither the host nor partitions of a device.
     document["energy"] = {
@@ -215,32 +214,46 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
         "per_step": joules / steps if joules is not None and steps else None,
     }
     # An hour of a device counts whether it was read or not: it is paid for.
-    rent = None if wanted.rent is None else {"amount": wanted.rent.amount, "currency": wanted.rent.currency}
-    document["rent"] = {"device_hours": held / HOUR, "devices": len(energies), "price": rent, "cost": costs["rent_cost"]}
+    document["rent"] = {
+        "device_hours": device_seconds / HOUR,
+        "devices": len(energies),
+        "price": None if wanted.rent is None else {"amount": wanted.rent.amount, "currency": wanted.rent.currency},
+        "cost": costs["rent_cost"],
+    }
     document["work"] = {kind: summaries.work_of_devices(rate, len(known)) for kind, rate in document["work"].items()}
     document["step_times"] = [{"stream": part.label, **times} for part in parts for times in part.step_times]
     if wanted.by:
         runs_of = list(dict.fromkeys(stream.run_id for stream in streams))
-        tables = []
-        for stream in streams:  # processes of one run have their rows together
-            if stream.table is not None:
-                keys = frozenset(key for key in stream.places if " ".join((*stream.head, key)) in counted)
-                tables.append((f"run {runs_of.index(stream.run_id) + 1}" if len(runs_of) > 1 else "", stream.table, keys))
+        tables = [
+            (
+                f"run {runs_of.index(stream.run_id) + 1}" if len(runs_of) > 1 else "",  # processes of one run have their rows together
+                stream.table,
+                frozenset(key for key in stream.places if stream.label_of(key) in included),
+            )
+            for stream in streams
+            if stream.table is not None
+        ]
         document["by"] = wanted.by
         document["periods"] = periods(tables, wanted.by, wanted.priced)
     repeated = document["repeated"]
-    warnings = (f"{repeated} readings are there twice, by their time: each is counted once",) if repeated else ()
-    return RunReport(document, parts, devices, counted, (), warnings)
+    return RunReport(
+        document,
+        parts,
+        devices,
+        included,
+        (),
+        ((f"{counted(repeated, 'duplicate reading')} ignored: each time is counted once",) if repeated else ()),
+    )
 
 
-def _over_whole_commands(streams: list[RecordStream], own_work: Totals, counted: Set[str]) -> Totals:
+def _over_whole_commands(streams: list[RecordStream], own_work: Totals, included: Set[str]) -> Totals:
     """Return the totals with the work of commands under ``accelmetrics run`` taken over their whole time, as in its own summary."""
     found = dict(own_work)
     for (kind, source), done in own_work.items():
         commands = []
         for stream in streams:
             if source in stream.own_steps:
-                used = [one for key, one in stream.energy.items() if one.seconds > 0 and " ".join((*stream.head, key)) in counted]
+                used = [one for key, one in stream.energy.items() if one.seconds > 0 and stream.label_of(key) in included]
                 commands.append((stream.command_seconds, sum(one.joules / one.seconds for one in used)))
         if all(seconds for seconds, _ in commands):
             seconds = sum(each for each, _ in commands)
@@ -258,7 +271,7 @@ def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], fr
     best: dict[tuple[str, str], tuple[float, str]] = {}
     for stream in streams:
         for key, place in stream.places.items():
-            label = " ".join((*stream.head, key))
+            label = stream.label_of(key)
             devices[label] = place.identity
             same = (stream.host, place.identity.uuid or key)
             seconds = stream.energy[key].seconds if key in stream.energy else 0.0
@@ -270,10 +283,10 @@ def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], fr
 def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
     """Return the parts of the JSON document that come from the streams alone. The host's metrics are those of the first host."""
     work: dict[tuple[str, StepSource], Done] = {}
-    for totals in (*(stream.heard_work for stream in streams), own_work):
+    for totals in (*(stream.other_work for stream in streams), own_work):
         work.update(totals)
     begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)
-    logged = {name for stream in streams for steps in (*stream.own_steps.values(), *stream.heard_steps.values()) for name in steps.names}
+    logged = {name for stream in streams for steps in (*stream.own_steps.values(), *stream.other_steps.values()) for name in steps.names}
     kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
     findings = [
         {**finding.to_dict(), "key": " ".join(filter(None, (*stream.head, finding.key)))}
@@ -320,7 +333,7 @@ def _device_parts(stream: RecordStream) -> Iterator[tuple[str, Plain]]:
         limit, used = first(stream.summary, place.key, POWER_LIMIT), stream.energy.get(place.key)
         measures = summaries.measured(stream.summary, place.key)
         yield (
-            " ".join((*stream.head, place.key)),
+            stream.label_of(place.key),
             {
                 "name": place.identity.name,
                 "uuid": place.identity.uuid,

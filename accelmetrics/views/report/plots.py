@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain, pairwise
-from math import ceil, floor
+from math import ceil, floor, inf
 from statistics import fmean, median
 from typing import Literal
 
@@ -23,15 +23,10 @@ from accelmetrics.schemas.text import PREFIXES, power
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, RunReport, StreamReport
+from accelmetrics.views.report.series import BUCKETS
 
 LINES = 8
 """Largest number of lines in a plot. More devices are drawn as one band from the lowest to the highest, with their median."""
-POINTS = 1000
-"""Largest number of points of a line."""
-CELLS = 500_000
-"""Largest number of values in all lines of a report. With more lines, each has fewer points."""
-FEWEST = 100
-"""Smallest number of points to which a line is reduced."""
 ROWS = 24
 """Largest number of rows of the strip. With more, all devices share one row for each reason."""
 TITLES = {
@@ -170,11 +165,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class MeasureSpread:
-    """Distribution of a measure for each device, with the shown unit and its factor."""
+    """Distribution of a measure for each device, with the shown unit and its factor. The heading is the title with the unit."""
 
     name: str
     title: str
-    unit: str
+    heading: str
     factor: float
     rows: Sequence[tuple[str, Summary]]
 
@@ -195,7 +190,6 @@ class Pictures:
         step_times: Histograms of step durations.
         distributions: Distributions of the measures.
         constant: Metrics that never changed, in words. They have no plot.
-        points: Largest number of points of a line.
     """
 
     axis: Axis
@@ -209,7 +203,6 @@ class Pictures:
     step_times: Sequence[Histogram]
     distributions: Sequence[MeasureSpread]
     constant: Sequence[str]
-    points: int
 
 
 @dataclass(frozen=True)
@@ -240,25 +233,19 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
     shown: list[_Shown] = []
     clocks: list[Mapping[Axis, Clock]] = [{}]
     for letter, run in (("", report),) if other is None else (("A", report), ("B", other)):
-        steps = [stream.first_step for stream in run.streams if stream.first_step is not None]
-        first = min(steps or [stream.begin for stream in run.streams])
-        usual = (first, 0)  # a recording without steps goes by those of the recording that has the first one
-        held = []
+        first = min([stream.first_step for stream in run.streams if stream.first_step is not None] or [one.begin for one in run.streams])
+        streams = []
         for stream in run.streams:
             origin = 0.0 if not letter else first if stream.first_step is None else stream.first_step
-            numbers: dict[str, int] = {}
-            for curve in stream.curves:
-                if curve.source not in numbers:
-                    numbers[curve.source] = len(clocks)
-                    clocks.append(_clocks([one for one in stream.curves if one.source == curve.source], origin))
-            if numbers and (not usual[1] or (stream.first_step or first) < usual[0]):
-                usual = stream.first_step or first, min(numbers.values())
-            held.append((stream, origin, numbers))
-        for stream, origin, numbers in held:
-            shown.append(_Shown(letter, stream, origin, numbers, min(numbers.values(), default=usual[1])))
+            sources = dict.fromkeys(curve.source for curve in stream.curves)
+            numbers = {source: number for number, source in enumerate(sources, len(clocks))}
+            clocks += [_clocks([curve for curve in stream.curves if curve.source == source], origin) for source in sources]
+            streams.append((stream, origin, numbers))
+        # A recording without steps uses the clock of the recording that has the first step.
+        logging = [(stream.first_step or first, min(numbers.values())) for stream, _, numbers in streams if numbers]
+        usual = min(logging, default=(first, 0))[1]
+        shown += [_Shown(letter, stream, origin, numbers, min(numbers.values(), default=usual)) for stream, origin, numbers in streams]
     groups = _groups(shown)
-    lines = sum(min(len(group), LINES) for group in groups.values())
-    points = max(FEWEST, min(POINTS, CELLS // (3 * max(lines, 1))))
     constant, plots, names = [], [], {}
     for name, group in groups.items():
         values = {value for _, series in group for value in chain(series.low, series.high) if value is not None}
@@ -267,7 +254,7 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
             unit, factor = shown_unit(group[0][1].unit, abs(value))
             constant.append(f"{_title(name)} {value / factor:.4g} {unit}".rstrip())
         elif values:
-            plots.append(_metric_plot(name, group, axis, points))
+            plots.append(_metric_plot(name, group, axis))
             names[plots[-1].name] = {series.name for _, series in group}
     logged = []
     for name, plot in _curves(shown, axis):
@@ -286,7 +273,6 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
         step_times=list(_histograms(shown)),
         distributions=list(_distributions(groups)),
         constant=tuple(constant),
-        points=points,
     )
 
 
@@ -308,9 +294,8 @@ def aligned(found: Pictures, axis: Axis) -> Pictures:
         InvalidOptionError: A run has no logged steps or epochs.
     """
     if lacks := lacking(found, axis):
-        what = "number of a step" if axis == "step" else "epoch"
-        who = f"the program of {' and of '.join(lacks)}" if lacks[0] else "the program"
-        raise InvalidOptionError(f"{who} logged no {what}, as monitor.log({axis}=…) does: --align time needs none")
+        program = f"the program of {' and of '.join(lacks)}" if lacks[0] else "the program"
+        raise InvalidOptionError(f"{program} logged no {axis}: log it with monitor.log({axis}=…), or use --align time")
     plots, logged = ([moved for plot in each if (moved := _moved(found, plot, axis)).lines] for each in (found.plots, found.logged))
     places = [place for plot in (*plots, *logged) for line in plot.lines for place in (line.x[0], line.x[-1])]
 
@@ -333,8 +318,7 @@ def aligned(found: Pictures, axis: Axis) -> Pictures:
 
 def places_of(found: Pictures, clock: int, moments: Sequence[float], axis: Axis) -> list[float | None]:
     """Return the step or epoch at each time, by the clock with this index; None if unknown."""
-    known = found.clocks[clock].get(axis, Clock((), ()))
-    return [known.at(moment) for moment in moments]
+    return [found.clocks[clock].get(axis, Clock((), ())).at(moment) for moment in moments]
 
 
 def _moved(found: Pictures, plot: Plot, axis: Axis) -> Plot:
@@ -343,9 +327,9 @@ def _moved(found: Pictures, plot: Plot, axis: Axis) -> Plot:
     for line in plot.lines:
         at = {place: number for number, place in enumerate(places_of(found, line.clock, line.x, axis)) if place is not None}
         if at:
-            order = [at[place] for place in sorted(at)]
-            low, mean, high = ([column[number] for number in order] for column in (line.low, line.mean, line.high))
-            lines.append(replace(line, x=sorted(at), low=low, mean=mean, high=high))
+            x = sorted(at)
+            low, mean, high = ([column[at[place]] for place in x] for column in (line.low, line.mean, line.high))
+            lines.append(replace(line, x=x, low=low, mean=mean, high=high))
     return replace(plot, axis=axis, lines=lines)
 
 
@@ -394,39 +378,27 @@ def _groups(shown: Sequence[_Shown]) -> dict[str, _Group]:
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(MACHINE), order.get(item[0], len(order)), item[0])))
 
 
-FOLDS: tuple[Callable[[Iterable[float]], float], ...] = (min, fmean, max)
-
-
-def _fewer(times: Sequence[float], columns: Sequence[Column], width: float, most: int) -> tuple[Sequence[float], Sequence[Column]]:
-    """Return the lowest, mean and highest values of a series at ``most`` points or fewer, by merging neighbours."""
-    if len(times) <= most:
-        return times, columns
-    while len({floor(at / width) for at in times}) > most:
-        width *= 2
-    members: dict[int, list[int]] = {}
-    for place, at in enumerate(times):
-        members.setdefault(floor(at / width), []).append(place)
-    folded = []
-    for column, fold in zip(columns, FOLDS, strict=True):
-        known = ([value for place in held if (value := column[place]) is not None] for held in members.values())
-        folded.append([fold(values) if values else None for values in known])
-    return [number * width for number in members], folded
-
-
-def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
+def _metric_plot(name: str, group: _Group, axis: Axis) -> Plot:
     """Return the plot of a metric: one line for each device, or a band for many devices."""
     lines = []
     devices = list(dict.fromkeys(series.device or one.stream.label for one, series in group))
     for one, series in group:
         device = series.device or one.stream.label
-        times, (low, mean, high) = _fewer(one.stream.times, (series.low, series.mean, series.high), one.stream.width, points)
-        label = _named(one.letter, device or "machine")
-        color, x = devices.index(device) % LINES, [at - one.origin for at in times]
-        lines.append(PlotLine(label, color, one.letter == "B", x, low, mean, high, one.clock))
+        label, color, x = (
+            _named(one.letter, device or "machine"),
+            devices.index(device) % LINES,
+            [at - one.origin for at in one.stream.times],
+        )
+        lines.append(PlotLine(label, color, one.letter == "B", x, series.low, series.mean, series.high, one.clock))
     if len(lines) > LINES:
-        letters = sorted({one.letter for one, _ in group})
-        paces = {letter: max(max(one.stream.interval, one.stream.width) for one, _ in group if one.letter == letter) for letter in letters}
-        lines = [_band([line for line in lines if line.dashed is (letter == "B")], pace, points, letter) for letter, pace in paces.items()]
+        lines = [
+            _band(
+                [line for line in lines if line.dashed is (letter == "B")],
+                max(max(one.stream.interval, one.stream.width) for one, _ in group if one.letter == letter),
+                letter,
+            )
+            for letter in sorted({one.letter for one, _ in group})
+        ]
     first = group[0][1]
     unit, factor = shown_unit(first.unit, max((value for line in lines for value in line.high if value is not None), default=0.0))
     lines = [replace(line, low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor)) for line in lines]
@@ -435,38 +407,46 @@ def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
     return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning, first.unit == "By")
 
 
-def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> PlotLine:
+def _band(lines: Sequence[PlotLine], pace: float, letter: str) -> PlotLine:
     """Return the lowest, median and highest value over the lines of one run, at common points.
 
     Recordings with different times share buckets of two intervals of the slowest one, so that each device has a value in a bucket.
     """
-    if all(line.x == lines[0].x for line in lines):
-        x: Sequence[float] = lines[0].x
-        held = [(line.low, line.mean, line.high) for line in lines]
-    else:
+    x = lines[0].x
+    columns: list[tuple[Column, ...]] = [(line.low, line.mean, line.high) for line in lines]
+    if any(line.x != x for line in lines):
         width = 2 * pace
-        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > points:
+        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > BUCKETS:
             width *= 2
         # A bucket without any reading breaks the line.
         numbers = sorted({*numbers, *(one + 1 for one, following in pairwise(numbers) if following > one + 1)})
         x, place_of = [number * width for number in numbers], {number: place for place, number in enumerate(numbers)}
-        held = []
-        for line in lines:
-            columns = []
-            for column, fold in zip((line.low, line.mean, line.high), FOLDS, strict=True):
-                values: list[list[float]] = [[] for _ in x]
-                for at, value in zip(line.x, column, strict=True):
-                    if value is not None:
-                        values[place_of[floor(at / width)]].append(value)
-                columns.append([fold(one) if one else None for one in values])
-            held.append((columns[0], columns[1], columns[2]))
+        columns = [
+            tuple(
+                _bucketed([place_of[floor(at / width)] for at in line.x], column, fold, len(x))
+                for column, fold in zip(parts, FOLDS, strict=True)
+            )
+            for line, parts in zip(lines, columns, strict=True)
+        ]
     folds: tuple[Callable[[Sequence[float]], float], ...] = (min, median, max)
     low, mean, high = (
-        [fold(known) if (known := [value for value in row if value is not None]) else None for row in zip(*columns, strict=True)]
-        for fold, columns in zip(folds, zip(*held, strict=True), strict=True)
+        [fold(known) if (known := [value for value in row if value is not None]) else None for row in zip(*parts, strict=True)]
+        for fold, parts in zip(folds, zip(*columns, strict=True), strict=True)
     )
     dashed = lines[0].dashed
     return PlotLine(_named(letter, f"median of {len(lines)}"), int(dashed), dashed, x, low, mean, high, lines[0].clock)
+
+
+FOLDS: tuple[Callable[[Iterable[float]], float], ...] = (min, fmean, max)
+
+
+def _bucketed(places: Sequence[int], column: Column, fold: Callable[[Iterable[float]], float], buckets: int) -> Column:
+    """Return a column with the values of each bucket folded into one; ``places`` are the buckets of its values."""
+    values: list[list[float]] = [[] for _ in range(buckets)]
+    for place, value in zip(places, column, strict=True):
+        if value is not None:
+            values[place].append(value)
+    return [fold(one) if one else None for one in values]
 
 
 def _short(values: Column, factor: float = 1.0) -> list[float | None]:
@@ -503,43 +483,39 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
 def _marks(shown: Sequence[_Shown], names: Mapping[str, set[str]]) -> Iterator[Mark]:
     """Yield the marks of plots. Windows and epochs are those of one stream of the first run, since more would hide each other."""
     kinds = {"window", "epoch"}
-    with_names = (one.stream for one in shown if one.letter != "B" and any(mark.kind in kinds for mark in one.stream.marks))
-    named = next(with_names, None)
+    named = next((one for one in shown if one.letter != "B" and any(mark.kind in kinds for mark in one.stream.marks)), None)
     for one in shown:
         for mark in one.stream.marks:
-            if (one.stream is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
+            if (one is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
                 metrics = ABOUT.get(mark.label.partition(" ")[0], ()) if mark.kind == "finding" else ()
-                about = tuple(plot for plot, measured in names.items() if not measured.isdisjoint(metrics))
-                begin, end = mark.begin - one.origin, mark.end - one.origin
-                yield replace(mark, label=_named(one.letter, mark.label), begin=begin, end=end, plots=about, clock=one.clock)
+                yield replace(
+                    mark,
+                    label=_named(one.letter, mark.label),
+                    begin=mark.begin - one.origin,
+                    end=mark.end - one.origin,
+                    plots=tuple(plot for plot, drawn in names.items() if not drawn.isdisjoint(metrics)),
+                    clock=one.clock,
+                )
 
 
 def _strip(shown: Sequence[_Shown], marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
     """Return the rows of the strip: one for each device and reason of throttling, and rows for findings, silences, gaps and events."""
+    found: dict[tuple[str, str], list[Span]] = {}
     # By run, device, reason and clock: by beginning, the end and the share of each span.
     throttled: dict[tuple[str, str, str, int], dict[float, tuple[float, float]]] = {}
+    # If there are too many rows, all devices share one for each reason, with the largest share of any of them.
+    many = sum(any(shares) for one in shown for shares in one.stream.strips.values()) > ROWS
     for one in shown:
-        ends = _ends(one.stream)
         for (device, reason), shares in one.stream.strips.items():
-            spans = {
-                at - one.origin: (until - one.origin, share)
-                for at, until, share in zip(one.stream.times, ends, shares, strict=True)
-                if share
-            }
-            if spans:
-                throttled.setdefault((one.letter, device, reason, one.clock), {}).update(spans)
-    if len(throttled) > ROWS:  # all devices share a row for each reason, which has the largest share of any of them
-        rows = list(throttled.items())
-        throttled = {}
-        for (letter, _, reason, clock), spans in rows:
-            held = throttled.setdefault((letter, "any device", reason, clock), {})
-            for begin, (end, share) in spans.items():
-                before = held.get(begin, (end, 0.0))
-                held[begin] = (max(end, before[0]), max(share, before[1]))
-    found: dict[tuple[str, str], list[Span]] = {}
+            spans = throttled.setdefault((one.letter, "any device" if many else device, reason, one.clock), {})
+            for at, end, share in zip(one.stream.times, _ends(one.stream), shares, strict=True):
+                if share:
+                    latest, largest = spans.get(at - one.origin, (-inf, 0.0))
+                    spans[at - one.origin] = max(latest, end - one.origin), max(largest, share)
     for (letter, device, reason, clock), spans in throttled.items():
-        label = " ".join(filter(None, (letter, device, throttle_words(reason))))
-        found.setdefault((label, "throttle"), []).extend((*span, clock) for span in _joined(spans))
+        if spans:
+            label = " ".join(filter(None, (letter, device, throttle_words(reason))))
+            found.setdefault((label, "throttle"), []).extend((*span, clock) for span in _joined(spans))
     for kind, title in (("finding", "findings"), ("silence", "device silent"), ("gap", "nothing read"), ("event", "events")):
         marked = [(mark.begin, mark.end, 1.0, mark.clock) for mark in marks if mark.kind == kind]
         if marked:
@@ -550,10 +526,9 @@ def _strip(shown: Sequence[_Shown], marks: Sequence[Mark]) -> list[tuple[str, st
 def _ends(stream: StreamReport) -> list[float]:
     """Return the end of each bucket: the begin of the next one, unless that is too far away."""
     usual = max(stream.width, stream.interval)
-    following = [*stream.times[1:], stream.end]
     return [
         after if at < after <= at + 3 * usual else min(at + usual, max(stream.end, stream.times[-1]))
-        for at, after in zip(stream.times, following, strict=True)
+        for at, after in zip(stream.times, [*stream.times[1:], stream.end], strict=True)
     ]
 
 
@@ -600,8 +575,18 @@ def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[tuple[str, Plot]]:
                     low, mean, high = (_short(column) for column in (curve.low, curve.mean, curve.high))
                     color = len([line for line in lines if line.dashed is (one.letter == "B")]) % LINES
                     label = _named(one.letter, curve.source or one.stream.label) or title
-                    x = [moment - one.origin for moment in curve.times]
-                    lines.append(PlotLine(label, color, one.letter == "B", x, low, mean, high, one.clocks[curve.source]))
+                    lines.append(
+                        PlotLine(
+                            label,
+                            color,
+                            one.letter == "B",
+                            [moment - one.origin for moment in curve.times],
+                            low,
+                            mean,
+                            high,
+                            one.clocks[curve.source],
+                        )
+                    )
         if lines:
             slug = f"logged_{_slug(name)}"
             files[slug] = files.get(slug, 0) + 1
@@ -614,17 +599,17 @@ def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[tuple[str, Plot]]:
 def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:
     """Yield histograms of step durations: for each process, or for all together if there are many."""
     # There is nothing to draw where all steps took equally long.
-    held = [(one.letter, times) for one in shown for times in one.stream.step_times if times["edges"][0] < times["edges"][-1]]
-    if len(held) > LINES:
-        for letter in dict.fromkeys(letter for letter, _ in held):
-            of_run = [times for of, times in held if of == letter]
+    each = [(one.letter, times) for one in shown for times in one.stream.step_times if times["edges"][0] < times["edges"][-1]]
+    if len(each) > LINES:
+        for letter in dict.fromkeys(letter for letter, _ in each):
+            of_run = [times for of, times in each if of == letter]
             title = f"Step time, {_named(letter, 'all processes')}, {len(of_run)} of them"
             yield (f"step_time_{letter}".lower().rstrip("_"), title, *_summed(of_run))
         return
-    for position, (letter, times) in enumerate(held):
+    for position, (letter, times) in enumerate(each):
         source = _named(letter, times["source"])
-        name = "step_time" if len(held) == 1 else f"step_time_{_slug(source) if source else position}"
-        yield name, "Step time" if not source else f"Step time, {source}", times["edges"], times["counts"]
+        name = "step_time" if len(each) == 1 else f"step_time_{_slug(source) if source else position}"
+        yield name, f"Step time, {source}".removesuffix(", "), times["edges"], times["counts"]
 
 
 def _summed(each: Sequence[Plain]) -> tuple[list[float], list[int]]:
@@ -654,8 +639,8 @@ def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
             if series.device and series.key in one.stream.summary and series.measure
         ]
         if rows:
-            unit = shown_unit(group[0][1].unit, max(held.max for _, held in rows))
-            yield MeasureSpread(f"distribution_{_slug(name)}", _title(name), *unit, rows)
+            unit, factor = shown_unit(group[0][1].unit, max(held.max for _, held in rows))
+            yield MeasureSpread(f"distribution_{_slug(name)}", _title(name), f"{_title(name)}, {unit}".removesuffix(", "), factor, rows)
 
 
 # Axes and units
@@ -682,10 +667,9 @@ def time_ticks(begin: float, end: float) -> list[float]:
 def moment(seconds: float, among: Sequence[float]) -> str:
     """Return the label of a tick in UTC: the day at its begin or if ticks are days apart, else the time of day."""
     when = datetime.fromtimestamp(seconds, timezone.utc)
-    step = among[1] - among[0] if len(among) > 1 else DAY
     if seconds % DAY == 0:
         return f"{when:%m-%d}"
-    return f"{when:%H:%M}" if step >= 60 else f"{when:%H:%M:%S}"
+    return f"{when:%H:%M:%S}" if len(among) > 1 and among[1] - among[0] < 60 else f"{when:%H:%M}"
 
 
 def utc(seconds: float) -> str:
@@ -697,9 +681,8 @@ def lasting(seconds: float, among: Sequence[float] = ()) -> str:
     """Return a duration, or a tick of an axis of durations: ``1:30:00``, ``45 s``."""
     if (among and max(map(abs, among)) < 60) or (not among and abs(seconds) < 60):
         return f"{seconds:.3g} s"
-    sign, whole = "-" if seconds < 0 else "", round(abs(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{sign}{hours}:{minutes:02}:{whole % 60:02}"
+    whole = round(abs(seconds))
+    return f"{'-' if seconds < 0 else ''}{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def plain(value: float) -> str:

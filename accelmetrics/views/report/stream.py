@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import ceil, inf, isfinite, nan
 
 from accelmetrics.schemas.catalogue import match
@@ -52,7 +52,7 @@ COUNTED_EVENTS: Mapping[str, tuple[str, str]] = {
 }
 """Counters whose rise is an event: the kind of the event, and the counted thing in words."""
 LAST_XID = "lastXid"
-TOLD = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
+NEEDED = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
 """Names of device metrics that tables, events and energy need."""
 STEPS = 512
 """Steps that are reduced together, which is cheaper than one by one."""
@@ -140,8 +140,9 @@ class LoggedSteps:
             if name != STEP:
                 columns = (steps, *self._reducer.points(name)[:3])
                 known = [position for position, value in enumerate(columns[2]) if value is not None]
-                moments = [times[position] for position in known]
-                yield Curve(name, source, moments, *([column[position] for position in known] for column in columns))
+                yield Curve(
+                    name, source, [times[position] for position in known], *([column[position] for position in known] for column in columns)
+                )
 
     def step_times(self, source: str) -> Plain | None:
         """Return the durations of steps in seconds, as documents have them; None if unknown.
@@ -200,8 +201,8 @@ class RecordStream:
         head: Prefix of its devices' keys in the report.
         table: The table of periods.
         own_steps: Steps that the recorded process logged itself, by process.
-        heard_steps: Steps of other processes in its records, by process.
-        heard_work: The work of these steps.
+        other_steps: Steps of other processes in its records, by process.
+        other_work: The work of these steps.
         summary: Statistics of every metric by key, after :meth:`settle`.
         energy: Energy by device key, after :meth:`settle`.
         throttled: Seconds of throttling by device key and reason, after :meth:`settle`.
@@ -223,8 +224,8 @@ class RecordStream:
         self.cannot_tell: tuple[CannotTell, ...] = ()
         self.table = PeriodTable(by) if by else None
         self.own_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
-        self.heard_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
-        self.heard_work: dict[tuple[str, StepSource], Done] = {}
+        self.other_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
+        self.other_work: dict[tuple[str, StepSource], Done] = {}
         self._labels = record.labels
         self._sources: dict[str, str] = {}
         self._reducer = SeriesReducer()
@@ -234,7 +235,6 @@ class RecordStream:
         self._wanted = series
         self._windows: dict[tuple[str, int], WindowSpan] = {}  # that ended, by name and end
         self._open_windows: dict[str, WindowSpan] = {}
-        self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
         self._served: Served = {}
@@ -243,16 +243,16 @@ class RecordStream:
         self._recent_row: Row | None = None
         self._recent: deque[Row] = deque(maxlen=KEPT)
         self._details: dict[tuple[str, str, int], list[Row]] = {}  # by finding, the readings around its beginning
-        self._lacks: dict[str, tuple[str, str, float, float]] = {}  # by key: reason, detail, since when and until when
+        self._missing_keys: dict[str, tuple[str, str, float, float]] = {}  # by key: reason, detail, since when and until when
         self._unavailable: Mapping[str, object] = {}
         self._lost: Iterable[str] = ()
         self._event_counts: Counter[tuple[str, str]] = Counter()  # by kind and device
         self._intervals: deque[float] = deque(maxlen=USUAL)
         self._interval = self._longest = 0.0
         self._newest: int | None = None
-        self._heard: dict[str, float] = {}
+        self._last_reported: dict[str, float] = {}
         self._layout: Layout | None = None
-        self._speaking: list[str] = []
+        self._reporting: list[str] = []
 
     @property
     def interval(self) -> float:
@@ -264,6 +264,10 @@ class RecordStream:
         """Duration of the command of ``accelmetrics run`` in seconds; 0 in other recordings, and if its end is not recorded."""
         spans = [(span.begin_ns, end) for (name, end), span in self._windows.items() if name == COMMAND]
         return (spans[0][1] - spans[0][0]) / 1e9 if len(spans) == 1 else 0.0
+
+    def label_of(self, key: str) -> str:
+        """Return the label of a device in the report."""
+        return " ".join((*self.head, key))
 
     def add(self, record: Record) -> bool:
         """Add a reading. Return False if it has the time of the last one: it is a duplicate and is ignored."""
@@ -286,7 +290,7 @@ class RecordStream:
             for finding in (*record.findings.ended, *record.findings.current):
                 self.findings[finding.rule, finding.key, finding.since_ns // 1000] = finding
         if self._wanted is not None and snapshot.unavailable is not self._unavailable:
-            self._note_lacks(snapshot)
+            self._note_missing(snapshot)
         self._pending.append(record)
         if len(self._pending) == PENDING:
             self._settle_pending()
@@ -307,17 +311,17 @@ class RecordStream:
         self.summary, self.energy = self.aggregator.summary(), self.aggregator.energy_joules()
         if self.table is not None:
             self.table.settle(device for device, used in self.energy.items() if used.reason)
-        self._heard.update(dict.fromkeys(self._speaking, self._last))
-        self._note_silences(self._heard, self._last)
+        self._last_reported.update(dict.fromkeys(self._reporting, self._last))
+        self._add_silences(self._last_reported, self._last)
         for key in self._unavailable:
-            self._lacks[key] = (*self._lacks[key][:3], self.end)
+            self._missing_keys[key] = (*self._missing_keys[key][:3], self.end)
         for key, held in self.aggregator.metrics.items():
             parts = device_key(key)
             if parts is not None and _is_throttle(key):
                 reason, seconds = parts.name.removeprefix(THROTTLE), held.seconds_above(0.5)
                 if seconds and reason not in NOT_THROTTLING:
                     self.throttled.setdefault(parts.device, {})[reason] = seconds
-        for logged in (*self.own_steps.values(), *self.heard_steps.values()):
+        for logged in (*self.own_steps.values(), *self.other_steps.values()):
             logged.settle()
 
     def report(self, steps: Mapping[StepSource, LoggedSteps]) -> StreamReport:
@@ -327,11 +331,10 @@ class RecordStream:
             steps: The steps that are shown with it, by process.
         """
         label = " ".join(self.head)
-        labels = {key: " ".join((*self.head, key)) for key in self.places}
+        labels = {key: self.label_of(key) for key in self.places}
         named: list[tuple[str, LoggedSteps]] = []  # ``rank 3``, ``rank 3 on node-1``; empty where there is one process
         for (rank, node), logged in steps.items():
-            words = " on ".join(filter(None, ("" if rank is None else f"rank {rank}", node)))
-            named.append((words if len(steps) > 1 else "", logged))
+            named.append((" on ".join(filter(None, ("" if rank is None else f"rank {rank}", node))) if len(steps) > 1 else "", logged))
         begins = self._reducer.begins()
         gaps = self._gap_positions(begins)
         series, strips = [], {}
@@ -381,17 +384,14 @@ class RecordStream:
 
     def _columns(self, about: str, rows: Sequence[Row]) -> dict[str, Column]:
         """Return the readings around a finding by key: those of its device, or of all devices if it has none."""
-        layouts = dict.fromkeys(row.layout for row in rows)
-        values = [row.values for row in rows]
-        columns: dict[str, Column] = {}
-        for key in dict.fromkeys(chain.from_iterable(layouts)):
+
+        def is_shown(key: str) -> bool:
             parts = device_key(key)
-            if parts is None or parts.process or not self._is_series(key) or ("." in about and parts.device != about):
-                continue
-            where = {layout: layout.index(key) for layout in layouts if key in layout}
-            found = [given[where[row.layout]] if row.layout in where else None for row, given in zip(rows, values, strict=True)]
-            columns[key] = [value if value is not None and isfinite(value) else None for value in found]
-        return columns
+            return parts is not None and not parts.process and self._is_series(key) and ("." not in about or parts.device == about)
+
+        keys = dict.fromkeys(filter(is_shown, chain.from_iterable(dict.fromkeys(row.layout for row in rows))))
+        known = [{key: value for key, value in zip(row.layout, row.values, strict=True) if key in keys and isfinite(value)} for row in rows]
+        return {key: [values.get(key) for values in known] for key in keys}
 
     def _marks(self, label: str, labels: Mapping[str, str], steps: Sequence[LoggedSteps]) -> list[Mark]:
         """Return gaps, silences, windows and epochs by begin, followed by findings and events."""
@@ -404,8 +404,8 @@ class RecordStream:
         marks.sort(key=lambda one: one.begin)
         for finding in sorted(self.findings.values(), key=lambda one: one.since_ns):
             begin, end = finding.since_ns / 1e9, self.end if finding.until_ns is None else finding.until_ns / 1e9
-            words = " ".join(filter(None, (finding.rule, label, finding.key)))
-            marks.append(Mark("finding", words, begin, max(begin, end), finding.severity))
+            name = " ".join(filter(None, (finding.rule, label, finding.key)))
+            marks.append(Mark("finding", name, begin, max(begin, end), finding.severity))
         events = [(labels.get(device, device), at, text) for device, at, text in self._events]
         for name, (at, number) in chain.from_iterable(logged.odd.items() for logged in steps):
             events.append(("", at, f"{name} was not finite{f' for the first of {number} times' if number > 1 else ''}"))
@@ -414,15 +414,15 @@ class RecordStream:
     def _missing(self, labels: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], str, str, float, float]]:
         """Return the missing metrics: device, metrics, reason, latest detail, begin and end."""
         groups: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
-        for key, (reason, detail, begin, end) in self._lacks.items():
+        for key, (reason, detail, begin, end) in self._missing_keys.items():
             if reason == Reason.NEEDS_INTERVAL and end - begin <= self.interval:  # as every rate at the first reading
                 continue
             parts = device_key(key)
             device, name = ("", key) if parts is None else (labels.get(parts.device, parts.device), parts.name)
             groups.setdefault((device, reason), []).append((name, detail, begin, end))
         found = []
-        for (device, reason), lacks in groups.items():
-            names, details, begins, ends = zip(*lacks, strict=True)
+        for (device, reason), missing in groups.items():
+            names, details, begins, ends = zip(*missing, strict=True)
             found.append((device, names, reason, details[ends.index(max(ends))], min(begins), max(ends)))
         return found
 
@@ -470,25 +470,19 @@ class RecordStream:
         if self._trained is not None:
             self._trained.fold(row for row in self._block if row.time >= self._first_step)
         if self._wanted is not None:
-            begin = 0
-            for end in range(1, len(self._block) + 1):
-                if end == len(self._block) or self._block[end].layout is not self._block[begin].layout:
-                    self._reduce(self._block[begin:end])
-                    begin = end
+            for _, rows in groupby(self._block, lambda row: id(row.layout)):
+                self._reduce(list(rows))
         self._block.clear()
 
     def _reduce(self, rows: Sequence[Row]) -> None:
         """Add readings with the same keys to the series, and an event for each rise of an error counter."""
-        layout = rows[0].layout
-        chosen = self._series.get(layout)
-        if chosen is None:
-            chosen = self._series[layout] = [column for column, key in enumerate(layout) if self._is_series(key)]
-        width, values = len(layout), values_of(rows)
-        self._reducer.add([row.time for row in rows], {layout[column]: values[column::width] for column in chosen})
-        for column, key in enumerate(layout):
+        layout, values = rows[0].layout, values_of(rows)
+        columns = {key: values[column :: len(layout)] for column, key in enumerate(layout)}
+        self._reducer.add([row.time for row in rows], {key: column for key, column in columns.items() if self._is_series(key)})
+        for key, column in columns.items():
             parts = device_key(key) if key.rpartition(".")[2] in COUNTED_EVENTS else None
             if parts is not None and not parts.process:
-                self._note_rises(key, parts.device, COUNTED_EVENTS[parts.name], rows, values[column::width])
+                self._note_rises(key, parts.device, COUNTED_EVENTS[parts.name], rows, column)
 
     def _note_rises(self, key: str, device: str, event: tuple[str, str], rows: Sequence[Row], values: Sequence[float]) -> None:
         kind, what = event
@@ -503,8 +497,8 @@ class RecordStream:
             if value > before:
                 code = "" if codes is None or not isfinite(row.values[codes]) else f" {row.values[codes]:.0f}"
                 number = int(value - before)
-                text = f"{what}{code}" if number == 1 else f"{number} {what}s{f', the last{code}' if code else ''}"
-                self._add_event(kind, device, row.time, text)
+                several = f"{number} {what}s{f', the last{code}' if code else ''}"
+                self._add_event(kind, device, row.time, f"{what}{code}" if number == 1 else several)
             before = value
         self._counters[key] = before
 
@@ -519,9 +513,9 @@ class RecordStream:
         fresh = []
         for key, finding in self.findings.items():
             since = finding.since_ns / 1e9
-            about = [self.findings[other].since_ns / 1e9 for other in self._details if other[1] == key[1]]
-            covered = any(begun - AROUND <= since <= begun + AROUND for begun in about)
-            if key not in self._details and not covered and len(self._details) < DETAILS:
+            # Readings that another finding about the same device keeps are not kept twice.
+            covered = any(abs(self.findings[other].since_ns / 1e9 - since) <= AROUND for other in self._details if other[1] == key[1])
+            if not covered and len(self._details) < DETAILS:
                 self._details[key] = []
                 fresh.append(key)
         for key, kept in self._details.items():
@@ -535,33 +529,33 @@ class RecordStream:
         joined = 0 <= elapsed <= self._longest
         if not joined:
             self.gaps.append((before, elapsed))
-            self._note_silences(self._heard.keys() - set(self._speaking), before)
-            self._layout, self._speaking = None, []
-            self._heard.clear()
+            self._add_silences(self._last_reported.keys() - set(self._reporting), before)
+            self._layout, self._reporting = None, []
+            self._last_reported.clear()
         # The statistics' own clock goes on where the recorded one was set back.
         self._at += max(0.0, elapsed)
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
-        header, places = snapshot.header.selected(self._is_told, self._is_told)
-        numbers, counts = snapshot.numbers, [status.sequence for status in snapshot.backends]
-        row = pack_row(header, [numbers[place] for place in places], self._at, snapshot.time_ns, counts, joined=joined)
+        header, places = snapshot.header.selected(self._is_needed, self._is_needed)
+        numbers = [snapshot.numbers[place] for place in places]
+        row = pack_row(header, numbers, self._at, snapshot.time_ns, [status.sequence for status in snapshot.backends], joined=joined)
         if row.layout is not self._layout:
-            self._heard.update(dict.fromkeys(self._speaking, before))
+            self._last_reported.update(dict.fromkeys(self._reporting, before))
             self._layout = row.layout
-            self._speaking = [place.key for place in snapshot.identities if has_values(snapshot, place.key)]
+            self._reporting = [place.key for place in snapshot.identities if has_values(snapshot, place.key)]
             self.places.update((place.key, place) for place in snapshot.identities)
             self._sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
-            self._note_silences(self._speaking, moment)
+            self._add_silences(self._reporting, moment)
         return row
 
-    def _is_told(self, key: str) -> bool:
+    def _is_needed(self, key: str) -> bool:
         """Return whether reports use a metric in statistics, series or events."""
         parts = device_key(key)
-        return parts is None or parts.name in TOLD or self._is_series(key)
+        return parts is None or parts.name in NEEDED or self._is_series(key)
 
-    def _note_silences(self, keys: Iterable[str], until: float) -> None:
+    def _add_silences(self, keys: Iterable[str], until: float) -> None:
         for key in keys:
-            since = self._heard.get(key, until)
+            since = self._last_reported.get(key, until)
             if until - since > self._longest:
                 self.silences.setdefault(key, []).append((since, until - since))
 
@@ -576,19 +570,18 @@ class RecordStream:
                 else:
                     self._windows[span.name, span.end_ns] = span
 
-    def _note_lacks(self, snapshot: Snapshot) -> None:
+    def _note_missing(self, snapshot: Snapshot) -> None:
         """Record which metrics are missing from this reading on, and the end of earlier absences."""
         moment = snapshot.time_ns / 1e9
         for key in self._unavailable:
-            self._lacks[key] = (*self._lacks[key][:3], moment)
+            self._missing_keys[key] = (*self._missing_keys[key][:3], moment)
         for key, why in snapshot.unavailable.items():
-            reason, before = str(why.reason), self._lacks.get(key)
-            self._lacks[key] = (reason, why.detail, moment if before is None or before[0] != reason else before[2], moment)
-        gone = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
-        lost = dict.fromkeys(parts.device for parts in gone if parts is not None)
-        for device in lost:
-            if device not in self._lost:
-                self._add_event("lost", device, moment, "the device was lost")
+            reason, before = str(why.reason), self._missing_keys.get(key)
+            self._missing_keys[key] = (reason, why.detail, moment if before is None or before[0] != reason else before[2], moment)
+        keys = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
+        lost = dict.fromkeys(parts.device for parts in keys if parts is not None)
+        for device in lost.keys() - set(self._lost):
+            self._add_event("lost", device, moment, "the device was lost")
         self._unavailable, self._lost = snapshot.unavailable, lost
 
     def _add_event(self, kind: str, device: str, moment: float, text: str) -> None:

@@ -58,29 +58,26 @@ def title(report: RunReport) -> str:
 def text(report: Plain) -> str:
     """Return a report as text for a terminal."""
     devices = report["devices"]
-    begin, end = _moment(report["begin"]), _moment(report["end"])
-    lines = folded(f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, {begin} to {end}")
+    lines = folded(f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, {_period(report)}")
     if devices:
         lines += device_table([(key, device, device["energy"] and device["energy"]["joules"]) for key, device in devices.items()])
-    told = []
+    remarks = []
     fewer = [f"{device['samples']} of {key}" for key, device in devices.items() if device["samples"] < report["readings"]]
     if fewer and len(report["hosts"]) == 1:
-        told.append(f"fewer readings: {', '.join(fewer)}")
+        remarks.append(f"fewer readings: {', '.join(fewer)}")
     throttled: dict[str, list[str]] = {}
     for key, device in devices.items():
         for reason, seconds in device["throttled_seconds"].items():
             throttled.setdefault(throttle_words(reason), []).append(f"{key} for {seconds:.1f} s")
-    told += [f"throttled, {reason}: {', '.join(spans)}" for reason, spans in throttled.items()]
+    remarks += [f"throttled, {reason}: {', '.join(spans)}" for reason, spans in throttled.items()]
     for gap in report["gaps"]:
         what = f"{gap['seconds']:.1f} s" if gap["seconds"] >= 0 else f"the clock was set back by {-gap['seconds']:.1f} s"
-        told.append(f"gap: {what} after {_moment(gap['after'])}")
+        remarks.append(f"gap: {what} after {_moment(gap['after'])}")
     for key, device in devices.items():
-        told += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
-    told += _findings(report)
-    told += [_step_time(times) for times in report["step_times"]]
-    told += [work_text(name, work) for name, work in report["work"].items()]
-    lines += [part for line in told for part in folded(line)]
-    lines += [*doubts(report), *(part for line in energy_lines(report) for part in folded(line))]
+        remarks += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
+    remarks += [*_findings(report), *map(_step_time, report["step_times"])]
+    remarks += [work_text(name, work) for name, work in report["work"].items()]
+    lines += [*_folded(remarks), *doubts(report), *_folded(energy_lines(report))]
     if "periods" in report:
         lines += ["", *table_lines(_period_rows(report))]
     return _text([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))])
@@ -91,14 +88,15 @@ def findings(report: Plain) -> list[Plain]:
     found: dict[tuple[str, ...], list[Plain]] = {}
     for one in report["findings"]:
         found.setdefault((one["rule"], one["severity"], one["message"], one["advice"]), []).append(one)
-    together = []
-    for alike in found.values():
-        ends = [one["until"] for one in alike]
-        keys = list(dict.fromkeys(one["key"] for one in alike if one["key"]))
-        together.append(
-            {**alike[0], "since": min(one["since"] for one in alike), "until": None if None in ends else max(ends), "keys": keys}
-        )
-    return together
+    return [
+        {
+            **alike[0],
+            "since": min(one["since"] for one in alike),
+            "until": max(one["until"] for one in alike) if all(one["until"] for one in alike) else None,
+            "keys": list(dict.fromkeys(one["key"] for one in alike if one["key"])),
+        }
+        for alike in found.values()
+    ]
 
 
 def not_judged(report: Plain) -> list[tuple[list[str], str, str]]:
@@ -106,15 +104,13 @@ def not_judged(report: Plain) -> list[tuple[list[str], str, str]]:
 
     Subjects of findings are left out: lost devices, and devices about which the rule has a finding.
     """
-    told = {(one["rule"], one["key"]) for one in report["findings"]}
-    lost = {key for rule, key in told if rule == "device_lost"}
+    found = {(one["rule"], one["key"]) for one in report["findings"]}
     keys: dict[tuple[str, str], list[str]] = {}
     for one in report["cannot_tell"]:
         labels = [" ".join(filter(None, (one["stream"], key))) for key in one["keys"]] or [one["stream"]]
-        left = [label for label in labels if label not in lost and (one["rule"], label) not in told]
-        why = one["detail"] if one["reason"] == NOT_LOGGED else one["reason"].replace("_", " ")
-        if one["detail"] and one["reason"] != NOT_LOGGED:
-            why += f" ({one['detail']})"
+        left = [label for label in labels if not {("device_lost", label), (one["rule"], label)} & found]
+        detail = f" ({one['detail']})" if one["detail"] else ""
+        why = one["detail"] if one["reason"] == NOT_LOGGED else f"{one['reason'].replace('_', ' ')}{detail}"
         if left:
             keys.setdefault((one["rule"], why), []).extend(left)
     rules: dict[tuple[str, str], list[str]] = {}
@@ -138,20 +134,18 @@ def _findings(report: Plain) -> list[str]:
 def markdown(report: Plain) -> str:
     """Return a report as Markdown: a table with a column for each device and their mean, and the cost of the work."""
     devices = report["devices"].values()
-    moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    parts = [f"# {hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
-    heading = [f"| Metric | {' | '.join(report['devices'])} | Mean |", "| --- |" + " ---: |" * (len(devices) + 1)]
-    parts += heading if devices else ["No devices."]
+    parts = [f"# {hosts(report)}", "", f"{report['readings']} readings, {_period(report)}.", ""]
+    rows = [["Metric", *report["devices"], "Mean"]]
     for title, name, part, scale in (
         ("Mean utilisation (%)", "utilization_percent", "mean", 1.0),
         ("Mean memory used (GiB)", "memory_used_bytes", "mean", GIB),
         ("Mean power (W)", "power_watts", "mean", 1.0),
         ("Maximum temperature (°C)", "temperature_celsius", "max", 1.0),
     ):
-        known = [device[name][part] / scale for device in devices if device[name]]  # a device that says nothing is no zero
+        known = [device[name][part] / scale for device in devices if device[name]]  # a device without a value is no zero
         mean = f"{sum(known) / len(known):.1f}" if known else NONE
-        if devices:
-            parts.append(f"| {title} | {' | '.join(cell_text(device[name], part, '', scale) for device in devices)} | {mean} |")
+        rows.append([title, *(cell_text(device[name], part, "", scale) for device in devices), mean])
+    parts += _markdown_table(rows) if devices else ["No devices."]
     if found := _findings(report):
         parts += ["", "## Findings", "", *(f"- {line}" for line in found)]
     if report["step_times"]:
@@ -187,6 +181,14 @@ def _moment(timestamp: str) -> str:
     return timestamp[:19] + "Z"
 
 
+def _period(report: Plain) -> str:
+    return f"{_moment(report['begin'])} to {_moment(report['end'])}"
+
+
+def _folded(lines: Iterable[str]) -> list[str]:
+    return [part for line in lines for part in folded(line)]
+
+
 def _step_time(times: Plain) -> str:
     """Return the step durations of a process in words."""
     about = " ".join(filter(None, (times["stream"], times["source"])))
@@ -202,24 +204,23 @@ def doubts(report: Plain) -> list[str]:
 
 def energy_lines(report: Plain) -> list[str]:
     """Return lines about the cost and the carbon of the energy of all devices, if they were requested."""
-    energy, found = report["energy"], []
-    of = f"energy of {counted(energy['devices'], 'device')}"
-    silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
+    energy, rent, found = report["energy"], report["rent"], []
+    used = f"energy of {counted(energy['devices'], 'device')}: {energy_text(energy['joules'])}"
+    unknown = f"; unknown for {counted(energy['silent'], 'device')}" if energy["silent"] else ""
     if energy["price"] is not None:
-        currency = energy["price"]["currency"]
-        said = NONE if energy["cost"] is None else cost_text(energy["cost"], currency)
-        found.append(
-            f"{of}: {energy_text(energy['joules'])}, {said} at {energy['price']['amount']:g} {currency} per kWh{silent}".replace("  ", " ")
-        )
+        cost = NONE if energy["cost"] is None else cost_text(energy["cost"], energy["price"]["currency"])
+        found.append(f"{used}, {cost} at {_price_text(energy['price'])} per kWh{unknown}")
     if energy["carbon_intensity"] is not None:
-        said = NONE if energy["carbon_grams"] is None else grams_text(energy["carbon_grams"])
-        found.append(f"{of}: {energy_text(energy['joules'])}, {said} CO2e at {energy['carbon_intensity']:g} g per kWh{silent}")
-    rent = report["rent"]
+        grams = NONE if energy["carbon_grams"] is None else grams_text(energy["carbon_grams"])
+        found.append(f"{used}, {grams} CO2e at {energy['carbon_intensity']:g} g per kWh{unknown}")
     if rent["price"] is not None:
-        amount, currency = rent["price"]["amount"], rent["price"]["currency"]
-        hours, at = f"{rent['device_hours']:.4g} device hours of {counted(rent['devices'], 'device')}", f"{amount:g} {currency}".rstrip()
-        found.append(f"{hours}: {cost_text(rent['cost'], currency)} at {at} per hour")
+        hours = f"{rent['device_hours']:.4g} device hours of {counted(rent['devices'], 'device')}"
+        found.append(f"{hours}: {cost_text(rent['cost'], rent['price']['currency'])} at {_price_text(rent['price'])} per hour")
     return found
+
+
+def _price_text(price: Plain) -> str:
+    return f"{price['amount']:g} {price['currency']}".rstrip()
 
 
 def cost_text(cost: float, currency: str) -> str:
@@ -241,8 +242,7 @@ def _period_rows(report: Plain) -> list[tuple[str, ...]]:
     unit, energies = energy_column([row["energy_joules"] for row in rows])
 
     def column(name: str, form: str, unit: str = "", of: str = "") -> list[str]:
-        values = [row[of].get(name) if of else row[name] for row in rows]
-        return [NONE if value is None else f"{value:{form}}{unit}" for value in values]
+        return [NONE if value is None else f"{value:{form}}{unit}" for value in [row[of].get(name) if of else row[name] for row in rows]]
 
     columns = [
         ("times", column("times", "d") if any(row["times"] != 1 for row in rows) else []),
@@ -277,21 +277,37 @@ def _text(lines: Iterable[str]) -> str:
 
 def comparison_text(found: Comparison) -> str:
     """Return a comparison as text for a terminal."""
-    told = (*_runs(found), *(f"beware: {warning}" for warning in found.warnings))
-    lines = [part for line in told for part in folded(line)]
-    return _text([*lines, *table_lines(_difference_rows(found)), "", *table_lines(_spread_rows(found))])
+    return _text(
+        [
+            *_folded((*_runs(found), *(f"note: {warning}" for warning in found.warnings))),
+            *table_lines(_difference_rows(found)),
+            "",
+            *table_lines(_spread_rows(found)),
+        ]
+    )
 
 
 def comparison_markdown(found: Comparison) -> str:
     """Return a comparison as Markdown."""
-    parts = [f"- {line}" for line in (*_runs(found), *(f"Beware: {warning}" for warning in found.warnings))]
-    return _text(["# Comparison", "", *parts, "", *_markdown_table(_difference_rows(found)), "", *_markdown_table(_spread_rows(found))])
+    return _text(
+        [
+            "# Comparison",
+            "",
+            *[f"- {line}" for line in (*_runs(found), *(f"Note: {warning}" for warning in found.warnings))],
+            "",
+            *_markdown_table(_difference_rows(found)),
+            "",
+            *_markdown_table(_spread_rows(found)),
+        ]
+    )
 
 
 def _runs(found: Comparison) -> list[str]:
     """Return one line for each run."""
-    documents = (("A", found.a.document), ("B", found.b.document))
-    return [f"{name}: {hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings" for name, one in documents]
+    return [
+        f"{name}: {hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings"
+        for name, one in (("A", found.a.document), ("B", found.b.document))
+    ]
 
 
 def _difference_rows(found: Comparison) -> list[tuple[str, ...]]:
@@ -310,11 +326,11 @@ def _spread_rows(found: Comparison) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "A p25-p75", "A p95", "B p25-p75", "B p95")]
     for one in found.differences:
         word, unit, scale = TITLES[one["name"]]
-        row = [f"{word}, {unit}"]
+        cells = []
         for side in (one["a"], one["b"]):
-            p25, p75, p95 = (NONE if side is None else plain(side[part] / scale) for part in ("p25", "p75", "p95"))
-            row += [NONE if side is None else f"{p25}-{p75}", p95]
-        rows.append(tuple(row))
+            p25, p75, p95 = ("" if side is None else plain(side[part] / scale) for part in ("p25", "p75", "p95"))
+            cells += [f"{p25}-{p75}", p95 or NONE]
+        rows.append((f"{word}, {unit}", *cells))
     return rows
 
 

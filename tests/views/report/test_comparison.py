@@ -89,10 +89,10 @@ def with_driver(records: list[Record], version: str) -> list[Record]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda records: with_driver(records, "580.1"), "other drivers: 1 × unknown against 1 × 580.1"),
-        (slowed, "other intervals: a reading every 1 s against every 3 s"),
-        (slowed, "B has no steps: it is taken from its first reading to its last"),
-        (lambda records: [*records, *[record(second, {}, gpus=2) for second in range(3)]], "other devices"),
+        (lambda records: with_driver(records, "580.1"), "different drivers: 1 × unknown against 1 × 580.1"),
+        (slowed, "different intervals: a reading every 1 s against every 3 s"),
+        (slowed, "B has no steps: it is compared from its first reading to its last"),
+        (lambda records: [*records, *[record(second, {}, gpus=2) for second in range(3)]], "different devices"),
     ],
     ids=["driver", "interval", "steps", "devices"],
 )

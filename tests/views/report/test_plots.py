@@ -242,9 +242,7 @@ def test_steps_that_began_again_are_drawn_where_they_are() -> None:
     assert list(zip(line.x, line.mean, strict=True)) == [(step, 100.0 + step + 5 * (step >= 5)) for step in range(15)]
 
 
-@pytest.mark.parametrize(
-    ("axis", "words"), [("step", "the program of B logged no number of a step"), ("epoch", "of A and of B logged no epoch")]
-)
+@pytest.mark.parametrize(("axis", "words"), [("step", "the program of B logged no step"), ("epoch", "of A and of B logged no epoch")])
 def test_what_cannot_be_aligned_is_said(axis: str, words: str, tmp_path: Path) -> None:
     """Which run lacks it, and what can be done."""
     with_steps = [

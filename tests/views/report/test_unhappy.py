@@ -106,7 +106,7 @@ def test_an_empty_file_beside_another_is_no_reason_to_refuse(tmp_path: Path) -> 
     full = write(tmp_path / "full.jsonl", readings(3))
     assert "3 readings" in report(str(empty), full)
     done = call("report", full, "--compare", str(empty))
-    assert (done.returncode, done.stdout) == (1, "") and f"no record in {empty}" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "") and f"no records in {empty}" in done.stderr
 
 
 def test_no_recording_changes_the_terminal_on_which_it_is_told(tmp_path: Path) -> None:

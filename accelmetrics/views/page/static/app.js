@@ -1,4 +1,4 @@
-// The page: shows each reading as it comes. One request is under way at a time, none while the page is not seen.
+// The page: it shows each reading when it arrives. It makes one request at a time, and none while it is hidden.
 //
 // api/state    what state_document makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
 // api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
@@ -13,22 +13,22 @@ import { HeatMap } from "./map.js";
 import { capital, clock, duration, inWords, isNumber, memory, plain, watts } from "./numbers.js";
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
-const PATIENCE_MS = 30_000; // until a request is given up
-const STALL_MS = 10_000; // without a byte until a stream is given up: the server sends an empty line every 3 seconds
+const PATIENCE_MS = 30_000; // after which a request is cancelled
+const STALL_MS = 10_000; // without a byte after which a stream is cancelled: the server sends an empty line every 3 seconds
 const LONGEST_PAUSE_MS = 30_000; // between attempts while there is no answer
-const SILENCE_MS = 5_000; // without an answer until the values on the page are called old
+const SILENCE_MS = 5_000; // without an answer after which the values on the page count as old
 const THEMES = ["system", "light", "dark"];
 const SPANS = [60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400]; // seconds that can be chosen, as far as they are kept
 const SHORTEST_ZOOM = 2; // seconds
 
 const REFUSALS = {
-  401: "not signed in (401): reload the page and give the password",
+  401: "not signed in (401): reload the page and enter the password",
   403: "this browser may not read the node (403)",
-  421: "the node does not answer to this name (421): see --allowed-host",
+  421: "the node does not answer under this name (421): see --allowed-host",
   503: "the node has no recent reading (503)",
 };
 
-/** There is no reading; the message says why. */
+/** An error instead of a reading; the message is shown. */
 class NoAnswer extends Error {}
 
 // A request may not have the user and password that the address of the page may have.
@@ -51,11 +51,11 @@ async function ask(path) {
   try {
     return await response.json();
   } catch {
-    throw new NoAnswer("the answer broke off");
+    throw new NoAnswer("the answer ended early");
   }
 }
 
-/** The readings of `api/updates`. `closed`: the page has ended it itself. `held`: nothing came, as where a proxy waits for the answer's end. */
+/** The readings of `api/updates`. `closed`: the page has ended it itself. `held`: nothing arrived, for example because a proxy waits for the end of the answer. */
 class Updates {
   closed = false;
   held = false;
@@ -70,14 +70,14 @@ class Updates {
     this.#path = path;
   }
 
-  /** Wait for the state and the columns of a reading; null where the node is there, but has read nothing. */
+  /** Wait for the state and the columns of the next reading; null if the node answers without a new reading. */
   async next() {
     while (this.#lines.length < 2) {
       const stall = setTimeout(() => this.#stop.abort(new DOMException("", "TimeoutError")), STALL_MS);
       try {
         this.#reader ??= (await request(this.#path, this.#stop.signal)).body.pipeThrough(new TextDecoderStream()).getReader();
         const { value, done } = await this.#reader.read();
-        if (done) throw new NoAnswer("the answer broke off");
+        if (done) throw new NoAnswer("the answer ended early");
         this.#begun = true;
         const lines = (this.#rest + value).split("\n");
         this.#rest = lines.pop();
@@ -106,7 +106,7 @@ class Page {
   #updates = null;
   #streams = true; // until a proxy holds a stream back
   #history = new History();
-  #known = null; // findings of the latest reading, to announce what is new
+  #known = null; // findings of the latest reading, so that new ones are announced
   #lines = new Lines(() => this.#draw());
   #view = { range: null, span: 0, zoom: (from, to) => this.zoom(from, to) };
   #zoomed = { asked: "", history: null }; // the history of a part of the time, in more detail
@@ -147,7 +147,7 @@ class Page {
     setInterval(() => this.#showConnection(), 1000);
   }
 
-  /** Ask again at once, if the page is seen and not asking already. */
+  /** Request a reading now, if the page is visible and no request is under way. */
   pollNow() {
     clearTimeout(this.#timer);
     if (!document.hidden && !this.#paused && !this.#polling) this.#poll();
@@ -178,7 +178,7 @@ class Page {
     this.#timer = setTimeout(() => this.pollNow(), pause);
   }
 
-  /** Take a reading; at first, and after a failure, ask for the state, which says which columns there are. */
+  /** Take a reading. First, and after a failure, request the state, which lists the possible columns. */
   async #read() {
     let reading;
     if (this.#updates === null) {
@@ -203,7 +203,7 @@ class Page {
     if (!this.#history.continues(names, this.#view.span)) this.#updates?.close();
   }
 
-  /** Read the part of the time that is looked at, in as much detail as is kept. */
+  /** Read the zoomed part of the time in full detail. */
   async #readZoomed(columns) {
     if (this.#view.range === null) {
       this.#zoomed = { asked: "", history: null };
@@ -222,7 +222,7 @@ class Page {
     if (!(error instanceof NoAnswer)) console.error(error);
   }
 
-  // What is shown
+  // Content
 
   #show(state) {
     state.rows = [...state.devices, ...state.sources.filter((source) => source.silent).map(silentRow)];
@@ -239,7 +239,7 @@ class Page {
     setAttribute(find("main"), "data-sequence", state.sequence);
   }
 
-  /** Show what the filter leaves: devices, their graphs, their processes. */
+  /** Show the devices and processes that match the filter, and their graphs. */
   #showFiltered() {
     const state = this.#state;
     const textsOf = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders];
@@ -299,7 +299,7 @@ class Page {
   #showFindings(findings) {
     const count = (severity) => findings.filter((finding) => finding.severity === severity).length;
     const counted = ["critical", "warning", "info"].filter(count).map((severity) => `${count(severity)} ${severity}`);
-    setText(find("findings-summary"), counted.join(", ") || "nothing is wrong that a rule judges");
+    setText(find("findings-summary"), counted.join(", ") || "no findings");
     const name = ({ rule, key }) => `${key} ${rule}`;
     const now = new Map(findings.map((finding) => [name(finding), finding]));
     if (this.#known !== null) {
@@ -318,7 +318,7 @@ class Page {
     });
   }
 
-  /** Say whether what stands here is what the node says now. */
+  /** Show whether the values on the page are current. */
   #showConnection() {
     const now = performance.now();
     const quiet = now - this.#answered;
@@ -339,14 +339,14 @@ class Page {
     setAttribute(document.body, "data-connection", state);
     setText(find("banner"), banner);
     setHidden(find("banner"), !banner);
-    // Once: the seconds in the banner are not for a screen reader.
+    // Announced once: a screen reader need not follow the seconds in the banner.
     if (before !== state && state === "lost") setText(find("announcer"), `The values are old: ${this.#trouble || "no new reading"}`);
     if (before === "lost" && state === "live") setText(find("announcer"), "The values are live again");
   }
 
-  // What keys and buttons do
+  // Actions of keys and buttons
 
-  /** Keep another choice of graphs in the address, and draw them with their history. */
+  /** Store another choice of graphs in the address, and draw the graphs with their history. */
   #chose(what) {
     if (what === "full") {
       address.set("full", this.#graphs.full);
@@ -372,7 +372,7 @@ class Page {
     this.#readAgain();
   }
 
-  /** Let no graph fill the window. */
+  /** End the enlarged view of a graph. Return whether there was one. */
   shrink() {
     const name = this.#graphs.full;
     if (name === null || document.querySelector("dialog[open]")) return false;
@@ -401,7 +401,7 @@ class Page {
     setAttribute(find("filter"), "aria-invalid", this.#filter.error ? "true" : null);
   }
 
-  /** Draw so many seconds; 0: all that are kept. */
+  /** Draw the last seconds; 0 for the whole history. */
   span(seconds) {
     this.#view.span = seconds;
     address.set("span", seconds || null);
@@ -415,7 +415,7 @@ class Page {
   }
 }
 
-/** Findings of one rule and of the same words as one, with all devices that it is about, since the first. */
+/** Merge findings with the same rule and message into one with all their devices, since the earliest. */
 function alike(findings) {
   const groups = new Map();
   for (const finding of findings) {
@@ -429,7 +429,7 @@ function alike(findings) {
   return [...groups.values()];
 }
 
-/** Say which rules cannot judge devices: their silence means nothing. Those about a training run are at rest where no program logs. */
+/** List rules that cannot judge devices, since no finding of theirs does not mean that all is well. */
 function showNotJudged({ not_judged: lacks, not_logged: unlogged }) {
   const count = new Set(lacks.flatMap(({ rules }) => rules)).size;
   setHidden(find("not-judged"), count === 0);
@@ -440,7 +440,7 @@ function showNotJudged({ not_judged: lacks, not_logged: unlogged }) {
   setText(find("not-logged"), `At rest: ${unlogged}`);
 }
 
-/** A source that does not answer, and that no device stands for, as a row among the devices. */
+/** Return a row in the table of devices for a source that does not answer and has no devices. */
 function silentRow({ name, status, detail, state, advice }) {
   const word = status.replaceAll("_", " ");
   const missing = Object.fromEntries(SHOWN_AT_FIRST.map((metric) => [metric, { reason: status, word }]));
@@ -451,7 +451,7 @@ function silentRow({ name, status, detail, state, advice }) {
 const HOST_WORDS = { cpu: "CPU", load_1m: "Load", cpu_temperature: "CPU temp", cpu_power: "CPU power" };
 const HOST_UNITS = { percent: "%", bytes_per_second: "By/s", bytes: "By", celsius: "Cel", watts: "W" };
 
-/** The numbers of the host with their names in words; the end of a name says the unit. Memory in use stands beside all of it. */
+/** Return the host's numbers with their names in words. The end of a name is its unit. Memory in use is shown with its total. */
 function hostPairs(host) {
   const { memory_used_bytes: used, memory_total_bytes: total, ...others } = host;
   const pairs = Object.entries(others).filter(([, value]) => isNumber(value));

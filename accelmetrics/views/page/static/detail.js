@@ -1,4 +1,4 @@
-// One device in full: what is wrong with it, its numbers in groups with a graph of each, its processes, what is missing and why.
+// Details of one device: problems, numbers in groups with graphs, processes, missing values with reasons.
 
 import { element, find, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Graph, History, partsOf } from "./graphs.js";
@@ -39,7 +39,7 @@ const GROUPS = {
 };
 const DRAWN = Object.values(GROUPS).flatMap(({ graph }) => graph?.lines ?? []);
 
-/** Numbers that stand beside another one. */
+/** Numbers that are shown with another one. */
 const BESIDE = {
   memory_used_bytes: (value, { memory_total_bytes: total }) => memory(value, total),
   power_watts: (value, { power_limit_watts: limit }) => watts(value, limit),
@@ -73,7 +73,7 @@ export class Detail {
   #values = textTable("Values", ["Metric", "Value"]);
   #missing = textTable("Reasons", ["Metric", "Why", "Detail"]);
 
-  /** `ask(path)` fetches a document, `failed(error)` is told why it did not. */
+  /** `ask(path)` fetches a document, `failed(error)` is called with an error. */
   constructor(ask, failed) {
     this.ask = ask;
     this.failed = failed;
@@ -108,7 +108,7 @@ export class Detail {
     await this.update(state, () => this.dialog.showModal());
   }
 
-  /** Show a reading's values of the device, where one is shown. */
+  /** Show the values of a reading, if the dialog is open. */
   async update(state, shown = () => {}) {
     const key = this.#key;
     const device = state.rows.find((one) => one.key === key);
@@ -138,12 +138,12 @@ export class Detail {
     setLines(this.findings, own.map(({ severity, rule, message, advice }) => `${severity}: ${message} (${rule}). ${advice}`));
     this.#writeGroups(device, state.names);
     const processes = state.processes.filter((one) => one.device === device.key);
-    const of = (value, words) => (isNumber(value) ? words(value) : "- not told");
+    const of = (value, words) => (isNumber(value) ? words(value) : "- unknown");
     this.#processes.update(
       processes.map((one) => [
         String(one.pid),
         one.user || "-",
-        one.command || one.program || `- ${one.why || "not told"}`,
+        one.command || one.program || `- ${one.why || "unknown"}`,
         of(one.memory_bytes, bytes),
         of(one.utilization, percent),
         runningOf(one),
@@ -154,7 +154,7 @@ export class Detail {
     setHidden(this.noProcesses, processes.length > 0 || Boolean(device.source));
   }
 
-  /** Write the groups of which the device gives something. */
+  /** Write the groups in which the device has a value. */
   #writeGroups(device, names) {
     const given = Object.keys(GROUPS).filter((title) => GROUPS[title].values.some((name) => isNumber(device.values[name])));
     const titleOf = (name) => capital(names[name]?.label ?? name);

@@ -1,4 +1,4 @@
-// Writes the document: text only, never markup, and only where something changed.
+// Functions that write the document: text only, never markup, and only if something has changed.
 
 export const find = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Set an attribute, or take it away where the value is null. */
+/** Set an attribute; null removes it. */
 export function setAttribute(node, name, value) {
   if (value === null) node.removeAttribute(name);
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
@@ -62,7 +62,7 @@ export function setDescriptions(list, pairs) {
   );
 }
 
-/** A preference that outlives the page, where the browser keeps any. */
+/** Preferences that the browser stores, if it stores any. */
 export const preferences = {
   get(name, otherwise) {
     try {
@@ -75,17 +75,17 @@ export const preferences = {
     try {
       localStorage.setItem(`accelmetrics.${name}`, JSON.stringify(value));
     } catch {
-      // A browser that keeps nothing forgets it with the page.
+      // The browser stores nothing: the preference ends with the page.
     }
   },
 };
 
-/** Choices in the page's address, so that a link shows the same. */
+/** Choices in the page's address, so that a link shows the same view. */
 export const address = {
   get(name) {
     return new URLSearchParams(location.search).get(name);
   },
-  /** Set a choice, or take it away where it is empty or null. */
+  /** Set a choice; an empty text or null removes it. */
   set(name, value) {
     const chosen = new URLSearchParams(location.search);
     if (value === null || value === "") chosen.delete(name);

@@ -1,10 +1,10 @@
-// Graphs of what was read: one for each metric, one time axis and one crosshair over all. What is missing is a gap in the line.
+// Graphs: one for each metric, with a common time axis and crosshair. Missing values are gaps in the lines.
 /* global uPlot */
 
 import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
 import { capital, clock, inWords, isNumber, plain, quantity, unitSymbol } from "./numbers.js";
 
-const LINES = 8; // with more devices than that their least, median and greatest are drawn, and those lines that are chosen
+const LINES = 8; // with more devices, their minimum, median and maximum are drawn, and the chosen lines
 const POINTS = 600; // that the server gives at most
 const SHORTEST = 30; // seconds that a graph shows at least
 const HEIGHT = 150;
@@ -27,7 +27,7 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 const columnsQuery = (metrics, span) => `metrics=${encodeURIComponent(metrics.join(","))}${span ? `&span=${span}` : ""}`;
 
-/** What was read, in columns of one length: times, and for each device and metric a value or null. */
+/** The history in columns of equal length: times, and a value or null for each device and metric. */
 export class History {
   times = [];
   #series = new Map();
@@ -35,7 +35,7 @@ export class History {
   #asked = "";
   #sequence = 0;
 
-  /** What to ask for: all of it the first time, for other metrics, and when so much was added that it is time to thin it out. */
+  /** Return the query for the next request: everything the first time, for other metrics, and if so much was appended that it must be reduced. */
   query(metrics, span = 0) {
     this.#asked = columnsQuery(metrics, span);
     return `since=${this.continues(metrics, span) ? this.#sequence : 0}&${this.#asked}`;
@@ -46,7 +46,7 @@ export class History {
     return columnsQuery(metrics, span) === this.#metrics && this.times.length < 2 * POINTS;
   }
 
-  /** Take an answer: what is newer than the last one, or everything. */
+  /** Add an answer: readings after the last one, or the complete history. */
   update({ sequence, complete, times, series }) {
     if (complete) {
       this.times = [];
@@ -70,7 +70,7 @@ export class History {
   }
 }
 
-/** The lines that are drawn, chosen by a box in each device's row that is their key too. */
+/** The drawn lines. A box in each device's row switches its line and shows its colour. */
 export class Lines {
   #chosen = null;
   #keys = [];
@@ -80,7 +80,7 @@ export class Lines {
     this.changed = changed;
   }
 
-  /** Take the devices that the filter leaves, of all. A device keeps its colour while the filter changes. */
+  /** Set the devices that match the filter, of all. A device keeps its colour while the filter changes. */
   update(devices, all) {
     this.#keys = devices.map((device) => device.key);
     this.#all = all.map((device) => device.key);
@@ -131,7 +131,7 @@ function lookAt(place) {
   return { colour: colour.startsWith("--") ? style(colour) : colour, dash: place % COLOURS.length < 4 ? undefined : [5, 3] };
 }
 
-/** Where a line would not be seen: values with a gap on either side, which are drawn as points. */
+/** Return the positions of values with a gap on either side. No line can show them, so they are drawn as points. */
 function lonely(values) {
   const places = [];
   for (let i = 0; i < values.length; i++) {
@@ -140,7 +140,7 @@ function lonely(values) {
   return places;
 }
 
-/** Least, median and greatest of columns at each time, null where none has a value. */
+/** Return minimum, median and maximum of columns at each time; null if none has a value. */
 export function band(columns, length) {
   const [least, median, greatest] = [new Array(length), new Array(length), new Array(length)];
   const row = new Float64Array(columns.length);
@@ -159,7 +159,7 @@ export function band(columns, length) {
   return { least, median, greatest };
 }
 
-/** Lines of parts of one thing under their names: a device's metrics, the host's. */
+/** Return the lines of a device's or the host's metrics, with their names. */
 export function partsOf(history, key, lines) {
   return Object.entries(lines).map(([metric, name], place) => ({ name, values: history.column(key, metric), look: lookAt(place) }));
 }
@@ -255,7 +255,7 @@ export class Graph {
     this.#describe();
   }
 
-  /** What is drawn, as a table of texts that are separated by commas. */
+  /** Return the drawn data as comma-separated values. */
   csv() {
     const quoted = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
     const [first, last] = this.#times();
@@ -361,7 +361,7 @@ export class Graph {
     ctx.restore();
   }
 
-  /** Draw a line and a triangle where something was found. */
+  /** Draw a line and a triangle for each finding. */
   #drawMarks({ ctx, bbox, valToPos, pxRatio }) {
     const [first, last] = this.#times();
     ctx.save();
@@ -398,7 +398,7 @@ export class Graph {
     this.#plot?.destroy();
   }
 
-  /** Say in words what stands under the crosshair, or at the end, and what the graph shows. */
+  /** Describe the values under the crosshair, or the last ones, and the graph as a whole. */
   #describe() {
     const times = this.#data[0];
     if (!times.length) return;
@@ -433,7 +433,7 @@ export class Graph {
     this.#point(named, at, make, write, nameOf);
   }
 
-  /** Show the read-out beside the pointer: the greatest value first. */
+  /** Show the read-out beside the pointer, highest value first. */
   #point(rows, at, make, write, nameOf) {
     const left = this.#plot?.cursor.left ?? -1;
     const shown = this.#pointed && left >= 0 && isNumber(this.#plot?.cursor.idx);
@@ -489,7 +489,7 @@ export class Graph {
   }
 }
 
-/** All graphs, and the boxes that choose which there are. */
+/** All graphs, and the boxes that choose them. */
 export class Graphs {
   metrics = {};
   host = {};
@@ -520,7 +520,7 @@ export class Graphs {
     return this.#full;
   }
 
-  /** Take what a reading's state says of the graphs that there can be. */
+  /** Take the possible graphs from a reading's state. */
   know(state) {
     this.metrics = state.metrics;
     this.host = state.host_metrics;
@@ -533,7 +533,7 @@ export class Graphs {
     this.findings.sort((one, other) => one.at - other.at);
   }
 
-  /** The names of all graphs that there can be. */
+  /** The names of all possible graphs. */
   get #names() {
     const logged = new Set(Object.values(this.training.programs).flatMap(({ metrics }) => metrics));
     const training = Object.keys(this.training.metrics).filter((name) => logged.has(name)).map((name) => `${TRAINING}_${name}`);
@@ -545,7 +545,7 @@ export class Graphs {
     return this.#names.filter((name) => this.#chosen.has(name));
   }
 
-  /** The columns that they are drawn from. */
+  /** The columns that the drawn graphs need. */
   get columns() {
     return [...new Set(this.shown.flatMap((name) => this.#columnsOf(name)))];
   }
@@ -595,7 +595,7 @@ export class Graphs {
     if (this.#latest !== null) this.update(...this.#latest);
   }
 
-  /** Let a graph fill the window, or none. */
+  /** Enlarge a graph to the window; null for none. */
   fill(name) {
     this.#full = name;
     this.changed("full");

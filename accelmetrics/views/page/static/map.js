@@ -1,4 +1,4 @@
-// Many devices at a glance: a cell each, the worst first.
+// Map of many devices: one cell each, the worst first.
 
 import { address, element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
 import { celsius, isNumber, percent } from "./numbers.js";

@@ -168,21 +168,21 @@ export function devicesTable(open, colours) {
   return new SortedTable(find("devices"), columns, (device) => device.key);
 }
 
-/** For how long a process runs; when it was seen last on a device that is lost. */
+/** Return how long a process has run, or when it was last seen on a lost device. */
 export const runningOf = ({ seconds, last_seen: seen }) =>
-  seen ? `last seen ${clock(new Date(seen))}` : isNumber(seconds) ? duration(seconds) : "- not told";
+  seen ? `last seen ${clock(new Date(seen))}` : isNumber(seconds) ? duration(seconds) : "- unknown";
 
 export function processesTable() {
   const number = (name, words) => ({
     sort: (process) => amount(process[name]),
-    write: text((process) => (isNumber(process[name]) ? words(process[name]) : "- not told")),
+    write: text((process) => (isNumber(process[name]) ? words(process[name]) : "- unknown")),
   });
   const word = (name) => ({ ascending: true, sort: (process) => process[name] || null, write: text((process) => process[name] || "-") });
   const columns = {
     pid: { ...number("pid", String), ascending: true },
     device: word("device"),
     user: word("user"),
-    program: { ...word("program"), write: text((process) => process.command || process.program || `- ${process.why || "not told"}`) },
+    program: { ...word("program"), write: text((process) => process.command || process.program || `- ${process.why || "unknown"}`) },
     memory: number("memory_bytes", bytes),
     utilization: number("utilization", percent),
     seconds: { ...number("seconds", duration), write: text(runningOf) },
@@ -196,13 +196,13 @@ export function processesTable() {
       setText(find("unlisted"), why.map(([key, words]) => `${key}: processes are not known: ${words}`).join(". "));
       setHidden(find("processes").parentElement, processes.length === 0);
       setHidden(find("no-processes"), processes.length + why.length !== 0);
-      setText(find("no-processes"), filtered ? "none that is shown" : "none seen on the devices");
+      setText(find("no-processes"), filtered ? "no process matches the filter" : "no process uses a device");
       table.show(processes);
     },
   };
 }
 
-/** Show what is read from, with what it says. */
+/** Show the sources with their state and messages. */
 export function showSources(sources) {
   setChildren(
     find("sources").tBodies[0],
