@@ -16,9 +16,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
@@ -65,7 +66,8 @@ _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
 
 
-class _Latest(NamedTuple):
+@dataclass(frozen=True)
+class _Latest:
     """The latest record with the texts already formatted from it.
 
     Attributes:
@@ -83,8 +85,8 @@ class _Latest(NamedTuple):
     taken: float
     written: dict[tuple[tuple[str, ...], bool], bytes]
     points: tuple[Point, ...] | None = None
-    of_processes: Mapping[int, Mapping[str, str]] = NO_PROCESS_LABELS
-    steps: Mapping[StepSource, StepCounts] = {}
+    of_processes: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    steps: Mapping[StepSource, StepCounts] = field(default_factory=dict)
 
 
 class ScrapeCache:
