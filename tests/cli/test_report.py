@@ -414,7 +414,7 @@ def test_a_file_that_is_refused_is_not_read_to_its_end(steady: str, tmp_path: Pa
         file.truncate(1 << 40)
     done = call("report", steady, "--compare", str(hostile))
     assert done.returncode == 1
-    assert f"{hostile} has a line of more than 256 MiB" in done.stderr
+    assert f"{hostile}, line 12: it has a line of more than 256 MiB" in done.stderr
 
 
 def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
