@@ -36,21 +36,21 @@ reset. A range in brackets holds for every value: `[0, 100]`, or `[0, …)` wher
 
 **Units.** `%` percent, `By` bytes, `MiBy` and `GiBy` 2^20 and 2^30 bytes (W&B's `MB` and `GB`), `By/s` bytes per second, `W` watts, `J`
 joules, `Cel` degrees Celsius, `MHz` megahertz, `1` a plain number. Prometheus and OpenTelemetry get base units: the value is multiplied or
-divided by what stands with the names, a percentage becomes a ratio from 0 to 1.
+divided by the number given with the names, a percentage becomes a ratio from 0 to 1.
 """
 
 TYPED_INTRO = """## Typed names
 
 `device.metrics` has each metric under its name in snake case (`powerWatts` is `power_watts`), and these, which are the same on devices of
-every kind: the first of the metrics that the device gives, None where it gives none. `metrics=` selects by both spellings of each:
+every kind. Each is the first of these metrics that the device reports; None if it reports none of them. `metrics=` selects by both spellings of each:
 `metrics=["temperature", "power_watts"]` and `["temp", "powerWatts"]` are the same. `memory_percent` there is the host's key.
 """
 
 SOURCES_INTRO = """## Sources
 
 Where each backend reads its metrics: a call or a field of the vendor's library, what its tool prints, a file, or psutil. A pace such as
-*10 s* says that a slow-moving value is read anew at most that often, *once* that it is read a single time while the driver is open.
-Readings in between repeat it: it may be that much older than its source's `read_at`, and not more. Readings further apart have all anew.
+*10 s* means that a slow-moving value is read at most every ten seconds, *once* that it is read a single time while the driver is open.
+Readings in between repeat it, so it can be at most that much older than its source's `read_at`. Readings further apart read every value.
 """
 
 PARTS = {

@@ -62,7 +62,7 @@ COMMAND = Command(
     proof=("-h", r"\bmaca\b|metax"),  # Moffett's tool has the same name
     install=INSTALL,
     says=(
-        Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi may not read any GPU", f"in a container, {PASS}"),
+        Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi has no access to any GPU", f"in a container, {PASS}"),
         Says("PARSE ERROR: Argument", Reason.NOT_SUPPORTED, "this release of mx-smi has no such option"),
     ),
 )

@@ -283,7 +283,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, listed: VisibleList) -
     chosen, caveats = _chosen(CUDA, entries, find, repeated="hides all")
     if unlisted:
         return VisibleSet(
-            None, False, (listed,), (f"{unlisted[0]!r} names a MIG instance that cannot be told from the devices listed here",)
+            None, False, (listed,), (f"{unlisted[0]!r} names a MIG instance that cannot be identified from the devices listed here",)
         )
     return _one_instance(chosen or [], devices, VisibleSet((), True, (listed,), tuple(caveats)))
 

@@ -10,7 +10,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.list import say_what_is_missing
 from accelmetrics.cli.output import PLAIN_WIDTH, Stdout
 from accelmetrics.schemas.text import aligned, clipped, hanging, quantity, wrapped
-from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing, processes
+from accelmetrics.visibility.processes import NOT_REPORTED, ProcessInfo, ProcessListing, processes
 
 HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")
 SHORT_ID = 12
@@ -71,7 +71,7 @@ def render(found: ProcessListing, tree: bool = False, width: int | None = None) 
     for why in dict.fromkeys(found.unlisted.values()):
         keys = ", ".join(key for key, other in found.unlisted.items() if other == why)
         reasons.append(f"- the processes that use {keys} are unknown: {why.detail or why.reason}")
-    missing = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
+    missing = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_REPORTED)
     more = len(missing) - MOST_REASONS
     reasons += [f"- {why}" for why in list(missing)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
     idle = wrapped(f"No process uses {', '.join(found.idle)}.", width or PLAIN_WIDTH, "") if found.idle else []

@@ -28,7 +28,7 @@ OPTIONS: arguments.Groups = {
         "--slurm": {"nargs": "?", "const": "", "metavar": "NODES", "help": "the nodes that Slurm has; with a host list, those of it"},
         "--partition": {"default": "", "metavar": "NAME", "help": "of Slurm's nodes, those of this partition"},
         "--port": {"type": count.parse, "default": PORT, "metavar": "N", "help": f"the port of nodes without one (default: {PORT})"},
-        "--label": {"type": text.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node, again for more"},
+        "--label": {"type": text.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node; may be repeated"},
         "--output": {"type": path.parse, "metavar": "FILE", "help": "replace this file, whole, instead of printing"},
     },
 }

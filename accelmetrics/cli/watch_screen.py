@@ -488,7 +488,7 @@ class ScreenProgram(ABC):
         """Cancel open questions and close sources, since the program ends."""
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """The message on the screen; empty for none."""
         return self._message[0]
 
@@ -497,7 +497,7 @@ class ScreenProgram(ABC):
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
         self.changed = True
 
-    def hush(self) -> None:
+    def clear_message(self) -> None:
         """Remove the message. A pressed key shows that the user has read it."""
         self._message = ("", 0.0)
 
@@ -547,7 +547,7 @@ class ScreenProgram(ABC):
             self.changed, asked = True, time.monotonic() if self._asks else 0.0
             while not self._interrupted:
                 self.changed = self.look() or self.changed
-                if self.said and time.monotonic() > self._message[1]:
+                if self.message and time.monotonic() > self._message[1]:
                     self.say("")
                 if self.changed:
                     self.changed = False
@@ -561,7 +561,7 @@ class ScreenProgram(ABC):
                     elif isinstance(key, MouseReport):
                         self.point(key)
                     else:
-                        self.hush()
+                        self.clear_message()
                         self.press(key)
             if asked and (left := asked + ANSWER_SECONDS - time.monotonic()) > 0:
                 pressed(left)  # an answer that comes later would be typed into the shell
@@ -632,7 +632,7 @@ class WatchScreen(ScreenProgram):
         given = replace(
             self.choices,
             label=source.label,
-            message=self.said or usual,
+            message=self.message or usual,
             dialog=self._dialog() if self._asked else (),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
             details=source.details(self.choices.process, self.choices.unfolded) if self.choices.overlay == "process" else None,
@@ -796,7 +796,7 @@ class FleetScreen(ScreenProgram):
             self._node[1].draw(screen)
             return
         size = screen_size(self.descriptor)
-        self._show(screen, fleet_picture(self._shown, replace(self.choices, message=self.said), size, self.style), size)
+        self._show(screen, fleet_picture(self._shown, replace(self.choices, message=self.message), size, self.style), size)
         self.choices = replace(self.choices, message="")
 
     def press(self, key: str) -> None:
@@ -805,7 +805,7 @@ class FleetScreen(ScreenProgram):
             if key == "escape" and self._node[1].at_rest:
                 self.leave()
             else:
-                self._node[1].hush()
+                self._node[1].clear_message()
                 self._node[1].press(key)
         elif self.choices.menu or self.choices.input:
             self._choose(key, ())

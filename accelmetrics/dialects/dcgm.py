@@ -121,7 +121,7 @@ BEYOND = (
     DialectRow(
         "DCGM_FI_DEV_FB_USED_PERCENT",
         Computed("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share),
-        meaning="Share of the memory that can be allocated which is allocated, 0 to 1.",
+        meaning="Share of the allocatable memory that is allocated, 0 to 1.",
     ),
     DialectRow("DCGM_FI_DEV_BAR1_USED", "gpu.{i}.bar1UsedBytes", "MiBy", whole=True),
     DialectRow("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),

@@ -268,7 +268,7 @@ def _counted(history: HealthHistory) -> Iterator[Point]:
                 labels,
                 "counter",
                 "s",
-                "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it.",
+                "Seconds for which the clocks were held down for this reason. Each reading counts for the time since the previous one.",
             )
 
 

@@ -202,7 +202,7 @@ class TrainingRun:
         if self._other_nodes is not None:
             self._contain("close", self._other_nodes.end)
         self._contain("close", self.monitor.stop)
-        # Its thread was told to end before the monitor stopped, so it has ended by now, unless a call into the store hangs.
+        # Its thread was asked to end before the monitor stopped, so it has ended by now, unless a call into the store hangs.
         if self._other_nodes is not None:
             self._contain("close", self._other_nodes.join, until)
 

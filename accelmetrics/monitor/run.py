@@ -681,7 +681,7 @@ class Ticker:
 
     def _ticks(self, node: NodeReader) -> bool:
         """Return whether this process needs each reading or each message of other processes."""
-        return node.channel.heard or any(observer.delivers for observer in tuple(self._observers))
+        return node.channel.has_subscriber or any(observer.delivers for observer in tuple(self._observers))
 
     def _wait(self, last: float, spent: float) -> None:
         """Wait until the next tick, or until a reading is requested and enough time has passed since the last one.

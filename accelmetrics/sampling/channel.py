@@ -32,7 +32,7 @@ class NodeChannel:
         processes: Number of processes of the job that take part here.
         dropped: Number of messages lost, sent or received.
         file: The file this process writes to; None while it does not take part.
-        heard: Whether messages have a subscriber.
+        has_subscriber: Whether messages have a subscriber.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class NodeChannel:
         self._callbacks: dict[Callable[[Mapping[str, Any]], object], None] = {}
 
     @property
-    def heard(self) -> bool:
+    def has_subscriber(self) -> bool:
         """Whether messages have a subscriber."""
         return bool(self._callbacks)
 

@@ -337,7 +337,7 @@ class NodeReader:
                 raise NotSharedError("the process that reads for this machine does not answer")
         if not rows and (self.elected or self._ring is None):
             return self.take(asked, receive)
-        if receive or self.channel.heard or time.monotonic() - self._looked_at >= EVERY:
+        if receive or self.channel.has_subscriber or time.monotonic() - self._looked_at >= EVERY:
             self._look_at_others(receive)
         if rows and rows[-1].header is not self._shown:
             self._shown = rows[-1].header
@@ -425,7 +425,7 @@ class NodeReader:
         channel.processes = len(wishes)
         channel.devices = frozenset(str(one) for wish in wishes for one in (wish.get("devices") or ()))
         for rank in (*self._others(), *self._ranks.ended):
-            parts = (STEPS, MESSAGES) if receive or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ()
+            parts = (STEPS, MESSAGES) if receive or rank in self._ranks.ended else (MESSAGES,) if channel.has_subscriber else ()
             _receive(rank, parts, self._on_step, channel.give)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 

@@ -62,7 +62,7 @@ from accelmetrics.schemas.view_model import Key, Number, Part, Timestamp
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
 
-FAULTS_TOLD = 5
+FAULTS_LISTED = 5
 """Most deviations that an error's message lists. A document of another kind deviates everywhere."""
 
 MOST_SECONDS = 1e10
@@ -315,8 +315,8 @@ def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
 def describe(error: ValidationError) -> str:
     """Return where and how a document deviates, in one line."""
     faults = [f"{_path(fault['loc'])}{fault['msg'].removeprefix('Value error, ')}" for fault in error.errors(include_url=False)]
-    more = len(faults) - FAULTS_TOLD
-    return "; ".join(faults[:FAULTS_TOLD]) + (f"; and {more} more" if more > 0 else "")
+    more = len(faults) - FAULTS_LISTED
+    return "; ".join(faults[:FAULTS_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

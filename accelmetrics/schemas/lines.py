@@ -162,11 +162,12 @@ class LineWriter:
         # contain this mark, because its quotes would be escaped.
         ahead, mark, behind = _plain_text(line).partition('"metrics":{}')
         keys = snapshot.header.keys
-        metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # as JSON has them
+        # repr() writes finite numbers as JSON does.
+        metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])
         return f"{head}{ahead}{mark[:-2]}{metrics}{behind}\n"
 
     def wrote(self) -> None:
-        """Record that the lines last made were written. Until then they may be made again."""
+        """Record that the latest lines were written. Until this call, the same lines can be made again."""
         self._written = self._made
 
 

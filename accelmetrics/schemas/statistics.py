@@ -5,12 +5,12 @@
 Energy is taken from a device's own counter if it has one that agrees with its power; otherwise it is integrated from power.
 :func:`contradiction` alone decides whether they agree.
 
-A reading stands until the next one of the same key, or until the window's end. The first reading stands from the window's beginning
-on, if the reading before the window had the key too. So a key is in one of three states, from row to row:
+A reading applies until the next one of the same key, or until the window's end. The first reading applies from the window's beginning, if
+the reading before the window had the key too. So a key is in one of three states, from row to row:
 
-- Its last reading stands: its value counts for the time until the next row.
-- It waits: since the window's beginning it was only served again, and its first reading will stand from the beginning on.
-- It is unknown: it was absent, or something was left out (a pause, a start). Its next reading stands from its own time on.
+- Its last reading applies: its value counts for the time until the next row.
+- It waits: since the window's beginning it was only served again, and its first reading will apply from the beginning.
+- It is unknown: it was absent, or something was left out (a pause, a start). Its next reading applies from its own time.
 
 The row after the window's end shows that the window was watched until then. It counts as a reading only if there was no other.
 """
@@ -40,7 +40,7 @@ class Summary(NamedTuple):
 
     Attributes:
         count: Number of readings. A reading served twice counts once; an absent value does not count, a measured 0 does.
-        mean: Mean, weighted by the time that each reading stands for.
+        mean: Mean, weighted by the time for which each reading applies.
         min: The smallest value.
         max: The largest value.
         last: The last value.
@@ -112,17 +112,17 @@ class Accumulator:
     Up to 512 different values are kept, each with its count and its time. With more, neighbouring values share a bucket whose width
     is half a percent of the value. Minimum, maximum, last value and mean stay exact.
 
-    A reading "stands" from its time until the next one; its value is weighted by that time.
+    A reading applies from its time until the next one; its value is weighted by that time.
 
     Args:
-        waits: Whether the first reading will stand from the window's beginning on.
+        waits: Whether the first reading will apply from the window's beginning.
         timed: Whether to keep the time of each value, for :meth:`seconds_above`. Without it, readings cost half as much.
 
     Attributes:
         count: The number of readings.
         last: The last reading; 0 before the first.
-        stands: Whether the last reading stands until the next one.
-        waits: Whether the first reading will stand from the window's beginning on.
+        last_applies: Whether the last reading applies until the next one.
+        waits: Whether the first reading will apply from the window's beginning.
     """
 
     __slots__ = (
@@ -140,7 +140,7 @@ class Accumulator:
         "_weighted",
         "count",
         "last",
-        "stands",
+        "last_applies",
         "waits",
     )
 
@@ -155,7 +155,7 @@ class Accumulator:
         # Readings not yet sorted into their buckets, and the time of each.
         self._recent: array[float] = _NO_NUMBERS
         self._recent_seconds: array[float] = _NO_NUMBERS
-        self._coarse = self.stands = False
+        self._coarse = self.last_applies = False
         self.waits, self._timed = waits, timed
         self._seconds = self._weighted = self._plain = 0.0
         self._min, self._max = math.inf, -math.inf
@@ -171,13 +171,13 @@ class Accumulator:
         return twin
 
     def following(self) -> Accumulator:
-        """Return new statistics that begin here: without readings, but the last reading still stands."""
+        """Return new statistics that begin here: without readings, but the last reading still applies."""
         found = Accumulator(timed=self._timed)
-        found.last, found.stands = self.last, self.stands
+        found.last, found.last_applies = self.last, self.last_applies
         return found
 
     def add(self, value: float, seconds: float, times: int = 1) -> None:
-        """Add a reading that stands for this many seconds, or several equal readings that stand for them together."""
+        """Add a reading that applies for this many seconds, or several equal readings that together apply for them."""
         if value != self.last and not self._buckets and (self.count or self._seconds):
             self._vary()
         if self._buckets:
@@ -207,12 +207,12 @@ class Accumulator:
             lead: Seconds from the row before them to the first one; 0 if something was left out between these.
             age: Seconds from the window's beginning to the first row.
         """
-        if self.stands:
+        if self.last_applies:
             self.hold(lead)
         first, packed = values[0], values.tobytes()
         if isfinite(first) and packed == packed[:8] * len(values):  # all equal: the usual case
             self.add(first, spent + age if self.waits else spent, len(values))
-            self.stands, self.waits = True, False
+            self.last_applies, self.waits = True, False
         elif len(values) < MANY or not isfinite(sum(values)):
             self._add_each(values, after, age)
         else:
@@ -220,9 +220,9 @@ class Accumulator:
 
     def lose(self, seconds: float = 0.0) -> None:
         """End the last reading after this many more seconds: the value is unknown until the next reading."""
-        if self.stands:
+        if self.last_applies:
             self.hold(seconds)
-        self.stands = self.waits = False
+        self.last_applies = self.waits = False
 
     def close(self, value: float, seconds: float, duration: float) -> None:
         """Add the reading after the window's end.
@@ -236,7 +236,7 @@ class Accumulator:
         """
         if not self.count and isfinite(value):
             self.add(value, duration if self.waits else 0.0)
-        elif self.stands:
+        elif self.last_applies:
             self.hold(seconds)
 
     def summary(self) -> Summary:
@@ -288,10 +288,10 @@ class Accumulator:
         for value, seconds in zip(values, after, strict=True):
             if isfinite(value):
                 self.add(value, seconds + age if self.waits else seconds)
-                self.stands, self.waits = True, False
+                self.last_applies, self.waits = True, False
             elif math.isnan(value):
-                self.stands = self.waits = False
-            elif self.stands:
+                self.last_applies = self.waits = False
+            elif self.last_applies:
                 self.hold(seconds)
             age += seconds
 
@@ -306,7 +306,7 @@ class Accumulator:
         """
         if self.waits:
             seconds, spent = [seconds[0] + age, *seconds[1:]], spent + age
-        self.stands, self.waits = True, False
+        self.last_applies, self.waits = True, False
         column = values.tolist()
         if not self.count and not self._seconds:
             self.last = column[0]
@@ -711,7 +711,7 @@ class WindowAggregator:
     Args:
         begin: When it begins, on the rows' clock.
         before: The last one or two readings before that. They show the time between the last of them and the next reading.
-        trailing: Whether a reading stands for the time since the previous one, instead of until the next one. Consecutive windows
+        trailing: Whether a reading applies to the time since the previous one, instead of until the next one. Consecutive windows
             from reading to reading then count each reading once, and all of the time.
         across: Whether to include statistics over all devices, and of the energy counters.
         timed: Returns for which metrics the time of each value is kept. Default: for all.
@@ -845,7 +845,7 @@ class WindowAggregator:
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
         self.readings += len(rows)
         if self._trailing:
-            # Here each reading stands for the time since the previous one, not until the next.
+            # Here each reading applies to the time since the previous one, not until the next.
             lead, after = 0.0, [lead, *after[:-1]]
         spent = sum(after)
         if not joined:

@@ -31,7 +31,7 @@ from accelmetrics.views.device_view import (
     holder_words,
     links_up,
 )
-from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
+from accelmetrics.visibility.processes import NOT_REPORTED, ProcessInfo, ProcessListing
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
@@ -526,7 +526,9 @@ def _processes(
         why = "user and command were not looked up"
         if info is not None:
             reasons = (
-                printable(info.unavailable[field]) for field in ("user", "command") if info.unavailable.get(field, NOT_SAID) != NOT_SAID
+                printable(info.unavailable[field])
+                for field in ("user", "command")
+                if info.unavailable.get(field, NOT_REPORTED) != NOT_REPORTED
             )
             why = next(reasons, "")
         # A process without a command line, such as a kernel thread, has its name in brackets as command.

@@ -44,7 +44,7 @@ LOOKED_UP = 5.0
 """Seconds for which an answer about the same processes is reused."""
 PATIENCE = 0.5
 """Seconds to wait for the system's answer."""
-NOT_SAID = "the driver does not report it"
+NOT_REPORTED = "the driver does not report it"
 RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
 """The runtime for each word that precedes a container's id in a cgroup's name."""
 _CONTAINER = re.compile(rf"(?:^|[/:])(?<!libpod_parent/)(?:({'|'.join(RUNTIMES)})[-:/])?([0-9a-f]{{64}})(?:\.scope)?(?=/|$)")
@@ -161,7 +161,7 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         about = [_unknown(use.pid, why) for _, use in uses]
     listed = []
     for process, (key, use) in zip(about, uses, strict=True):
-        missing = {field: NOT_SAID for field in _DRIVERS_PART if getattr(use, field) is None}
+        missing = {field: NOT_REPORTED for field in _DRIVERS_PART if getattr(use, field) is None}
         listed.append(process._replace(device=key, **use._asdict(), unavailable={**missing, **process.unavailable}))
     known = {process.pid for process in about if process.user is not None}
     above = dict.fromkeys(pid for process in about for pid in process.parents if pid not in known)

@@ -88,7 +88,7 @@ def test_in_a_container(holder: subprocess.Popen[bytes], monkeypatch: pytest.Mon
     """Where the driver lists processes that are not here, it counts as the machine does: this holder may not be the one that it means."""
     monkeypatch.setattr(processes, "WHOLE_MACHINE", "pid:[1]")
     monkeypatch.setattr(processes.DriverNumbers, "_shows_machine", False)
-    with pytest.raises(SignalError, match="cannot be told: the driver lists others that are not"):
+    with pytest.raises(SignalError, match="is unknown: the driver lists others that are not"):
         ProcessHandle(holder.pid, [GPU], [holder.pid, 4_194_301])
     assert holder.poll() is None
     with closing(ProcessHandle(holder.pid, [GPU], [holder.pid])) as handle:

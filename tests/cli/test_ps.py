@@ -16,7 +16,7 @@ import pytest
 
 from accelmetrics.cli.ps import MOST_REASONS, render
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
+from accelmetrics.visibility.processes import NOT_REPORTED, ProcessInfo, ProcessListing
 from tests.cli.shell import call, environment, on_path
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
@@ -153,7 +153,9 @@ def test_no_device_at_all() -> None:
 def test_where_a_process_runs_and_reasons_that_are_many() -> None:
     """Containers by the beginning of their id; each reason once, and so many of them."""
     slurm = ProcessInfo("gpu.0", 1, slurm_job="4711", slurm_step="0\x1b", container="4f" * 32, runtime="docker")
-    pod = ProcessInfo("gpu.0", 2, pod="6b1e1c54", container="0a" * 32, runtime="", unavailable={"slurm_job": "x", "utilization": NOT_SAID})
+    pod = ProcessInfo(
+        "gpu.0", 2, pod="6b1e1c54", container="0a" * 32, runtime="", unavailable={"slurm_job": "x", "utilization": NOT_REPORTED}
+    )
     gone = [ProcessInfo("gpu.1", pid, unavailable={"user": f"process {pid} has ended", "container": "x"}) for pid in range(20, 40)]
     why = Unavailable(Reason.NOT_SUPPORTED)
     text = render(a_listing(slurm, pod, *gone, unlisted={"gpu.2": why, "gpu.3": why}))
@@ -197,7 +199,7 @@ def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
             (GIB, None, None),
         ]
         assert told[1]["unavailable"]["user"].startswith("process 1 is not in this PID namespace: ")
-        assert told[2]["unavailable"]["user"].endswith("cannot be told: the driver lists others that are not")
+        assert told[2]["unavailable"]["user"].endswith("is unknown: the driver lists others that are not")
         assert told[GONE]["unavailable"]["user"] == f"process {GONE} is not in this PID namespace, or has ended"
         simulator.processes(0, [Process(2, used=3 * GIB)])
         (process,) = json.loads(in_a_namespace(simulator, node, "--json").stdout)["processes"]

@@ -385,7 +385,7 @@ def test_messages_wait_until_the_screen_is_free() -> None:
         with holding_messages(screen.say):
             for number in range(120):
                 log.warning(f"message {number}")
-                assert (screen.said, told.getvalue()) == (f"message {number}", "")
+                assert (screen.message, told.getvalue()) == (f"message {number}", "")
         log.warning("the end")
     assert told.getvalue().splitlines() == [
         *(f"accelmetrics: warning: message {number}" for number in range(20, 120)),

@@ -204,11 +204,11 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
         for block in blocks:
             values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
             together.fold(values, after, sum(after), 0.25, age)
-            if apart.stands:
+            if apart.last_applies:
                 apart.hold(0.25)
             apart._add_each(values, after, age)
             age += 0.5 * len(block)
-        assert (together.count, together.stands, together.waits) == (apart.count, apart.stands, apart.waits)
+        assert (together.count, together.last_applies, together.waits) == (apart.count, apart.last_applies, apart.waits)
         if apart.count:
             assert together.summary() == approximately(apart.summary())
             assert together.buckets() == apart.buckets()

@@ -109,7 +109,7 @@ def about(pid: int) -> ProcessInfo:
 
 def missing(process: ProcessInfo) -> dict[str, str]:
     """The reasons but the driver's."""
-    return {field: why for field, why in process.unavailable.items() if why != module.NOT_SAID}
+    return {field: why for field, why in process.unavailable.items() if why != module.NOT_REPORTED}
 
 
 def test_a_process_of_ours(child: int) -> None:

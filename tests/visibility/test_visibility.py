@@ -138,7 +138,7 @@ def test_mig_instances() -> None:
     old = [*NVIDIA, INSTANCES[0]._replace(uuid=legacy)]
     assert cuda(legacy, old).devices == (4,)
     assert cuda(legacy, split).devices is None
-    assert "cannot be told" in cuda(legacy, split).caveats[0]
+    assert "cannot be identified" in cuda(legacy, split).caveats[0]
     assert cuda(f"MIG-{UUIDS[0]}/1/0", split).devices == ()
     assert cuda("MIG-89c850dc", NVIDIA).devices is None
 

@@ -219,7 +219,7 @@ class Card:
         return self._read("power/runtime_status", progress) not in ASLEEP
 
     def _lost(self, words: str) -> SourceError:
-        """Return the error for a card that its driver released: of a lost card, or of a lost driver if all cards are released."""
+        """Return the error for a card that its driver released: ``DriverGoneError`` if all cards are released, else a lost device."""
         self._due = -math.inf  # a card that returns may have other sensor numbers
         if any(map(is_driven, self._others)):
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")

@@ -66,7 +66,7 @@ _NUMBERS = re.compile(r"^NSpid:\s+([\d\t ]+)", re.MULTILINE)
 FIRST_PASS, LATER_PASS = 0.5, 0.05
 """Seconds spent on processes that are new: in the first pass, and in every later pass."""
 AGAIN = 1024
-"""Most system calls of a pass for processes seen before: one per process, and one for each of its descriptors."""
+"""Largest number of system calls that one pass makes for processes seen before: one per process, and one for each of its descriptors."""
 DESCRIPTORS = 1024
 """Most descriptors that are checked in one process."""
 UNSEEN = Unavailable(
@@ -207,7 +207,7 @@ class DriverNumbers:
         if held is False:
             return f"process {pid} is not in this PID namespace: the process that has this number here does not use the device"
         why = "the driver lists others that are not" if held else "the one that has this number here may not be looked into"
-        return f"whether process {pid} is in this PID namespace cannot be told: {why}"
+        return f"whether process {pid} is in this PID namespace is unknown: {why}"
 
     @cached_property
     def _present(self) -> frozenset[int]:

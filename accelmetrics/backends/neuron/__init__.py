@@ -119,7 +119,7 @@ def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     if tool is not None:
         raise SourceError(Reason.NO_PERMISSION, f"{tool} may not be executed by this user")
     words = f"{TOOL} is neither on PATH nor in {DIRECTORIES[0]}, and {ROOT} is not there"
-    advice = INSTALL_TOOL if detect().present else f"{LOAD_DRIVER}; {INSTALL_TOOL}"  # same order as detection's advice
+    advice = INSTALL_TOOL if detect().present else f"{LOAD_DRIVER}; {INSTALL_TOOL}"  # the same order as in the advice of detect()
     raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=advice)
 
 

@@ -366,7 +366,7 @@ NO_PLACE = 0xFF
 LONGEST_TEXT = 96
 """Bytes of NVML's longest text, a UUID."""
 MOST_CPUS = 8192
-"""Most CPUs of Linux; the driver fills masks of any length."""
+"""Largest number of CPUs that Linux supports. The driver fills masks of any length."""
 PCI_INFO_SIZE = 68
 """Bytes of the longest form of a device's PCI address."""
 _ADDRESS = re.compile(r"(?:[0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")

@@ -241,10 +241,10 @@ class DeviceProcesses(Paced):
         self._samples = ProcessList(library, handle, {UTILIZATION: (SAMPLE.size,)}, SAMPLE)
         self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
         self._lists_decoded: Mapping[str, bytes] = {}
-        self._computing: frozenset[int] = frozenset()  # the numbers of computing processes
-        self._status = FUNCTION_NOT_FOUND  # of the list of computing processes
+        self._computing: frozenset[int] = frozenset()  # ids of the computing processes
+        self._status = FUNCTION_NOT_FOUND  # NVML's status for the list of computing processes
         self._seen = 0  # the time of the newest sample, in the driver's microseconds
-        self._largest = 0  # the largest number that a process can have, once one is listed
+        self._largest = 0  # the largest possible process id, read once a process is listed
         self._holdings: _Holdings = ([], [], [])
         self._columns: tuple[Sequence[Any], ...] = ([],) * 5
 

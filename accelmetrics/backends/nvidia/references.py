@@ -135,7 +135,7 @@ REASONS = {
     "hwPowerBrakeSlowdown": "HwPowerBrakeSlowdown",
     "displayClockSetting": "DisplayClockSetting",
 }
-"""The constant after ``nvmlClocksThrottleReason``, by the name after ``throttle.``."""
+"""End of NVML's constant (``nvmlClocksThrottleReason…``), by the end of the metric's name (``throttle.…``)."""
 STATES = ("GpuIdle", "ApplicationsClocksSetting", "DisplayClockSetting")
 """Reasons that slow nothing down."""
 SRAM = {

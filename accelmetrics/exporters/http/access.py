@@ -165,7 +165,7 @@ class HttpCredentials:
         self._users, self._token, self._states = users, token, states
 
     def known(self, authorization: str) -> bool | None:
-        """Return whether a client is accepted, as far as this can be told without hashing; None if a password has to be hashed."""
+        """Return whether a client is accepted, if this is known without hashing; None if a password has to be hashed."""
         problem = ""
         try:
             self.read()

@@ -465,7 +465,7 @@ class Server(HTTPServerConnectionDelegate):
         """Return whether a password is correct. Addresses take turns, with one password each."""
         address = client.remote_ip
         if self._guesses[address] >= self.limits.guesses:
-            await self._delay_and_refuse(client, "too many passwords wait to be tried")
+            await self._delay_and_refuse(client, "too many passwords of this address are being checked: try again later")
         self._guesses[address] += 1
         client.wait(self.limits.idle)
         try:

@@ -25,7 +25,7 @@ MOST = 1000
 WAITING = 20_000
 """Largest number of readings that wait for a step. Older ones then belong to the value that was logged last."""
 Names = tuple[str, ...]
-TOLD = frozenset((COUNTER, *POWER, *UTILIZATION))
+TABULATED = frozenset((COUNTER, *POWER, *UTILIZATION))
 
 
 class Total:
@@ -131,7 +131,7 @@ class PeriodTable:
         Raises:
             InvalidOptionError: There are more names or values than a table has rows.
         """
-        row = row.narrowed(_is_told, "told")
+        row = row.narrowed(_is_tabulated, "tabulated")
         mine = {step.source for step in record.own_steps}
         self._waiting.append(row)
         for step in record.steps:
@@ -225,7 +225,7 @@ class PeriodTable:
                 if span.end_ns is not None and same:
                     stretch = min(same, key=lambda one: abs(one.begin - begin))
                     self._open.remove(stretch)
-                else:  # it was not told that it is open
+                else:  # the records of its beginning are not in this recording
                     stretch = _Stretch(span.name, begin, _clock(row, begin), self._before)
                 if span.end_ns is None:
                     self._open.append(stretch)
@@ -241,10 +241,10 @@ class PeriodTable:
             _close(self.windows, stretch, [row], end, row)
 
 
-def _is_told(key: str) -> bool:
+def _is_tabulated(key: str) -> bool:
     """Return whether tables of periods show a metric."""
     parts = device_key(key)
-    return parts is not None and parts.name in TOLD
+    return parts is not None and parts.name in TABULATED
 
 
 def _clock(row: Row, moment: float) -> float:
@@ -307,13 +307,13 @@ def _period(
     watts = [total.weighted[which] / total.known[which] for total, which in drawn if total.known.get(which)]
     joules_of = [joules for total, key in shares if (joules := total.joules[key]) is not None]
     joules = sum(joules_of) if joules_of and len(joules_of) == len(shares) else None
-    told: dict[StepSource, Total] = {}  # each process by its own recording, where there is one
+    by_source: dict[StepSource, Total] = {}  # each process by its own recording, where there is one
     for total, _ in found:
         for source in total.steps:
-            if source not in told or source in total.own:
-                told[source] = total
+            if source not in by_source or source in total.own:
+                by_source[source] = total
     work: dict[str, float] = defaultdict(float)
-    for source, total in told.items():
+    for source, total in by_source.items():
         for kind in WORK:
             if (source, kind) in total.work:
                 work[kind] += total.work[source, kind]
@@ -326,7 +326,7 @@ def _period(
         "power_watts_mean": sum(watts) if watts else None,
         "power_watts_max": max((total.most[which] for total, which in drawn if which in total.most), default=None),
         "energy_joules": joules,
-        "steps": max((total.steps[source] for source, total in told.items()), default=0),
+        "steps": max((total.steps[source] for source, total in by_source.items()), default=0),
         "work": dict(work),
         "per_second": {kind: amount / seconds for kind, amount in work.items() if seconds > 0},
         "per_joule": {kind: amount / joules for kind, amount in work.items() if joules},

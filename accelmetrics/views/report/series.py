@@ -87,7 +87,7 @@ class SeriesReducer:
             times: Their times.
             columns: A value for each time, by key: infinity for a repeated value, NaN for none.
         """
-        # What is served again stands in buckets as they are until then, and what is last in them is so by their time.
+        # Repeated values are added before buckets are merged, and the latest value of a bucket depends on the order of times.
         moments = [self._newest, *times]
         if moments == sorted(moments) and not any(inf in values for values in columns.values()):
             self._widen(times)
@@ -115,7 +115,7 @@ class SeriesReducer:
                     part = [value for value in part if isfinite(value)]
                     total = sum(part)
                     if not part:
-                        if values[begin] == inf and not column.count[slot] and isfinite(column.latest):  # it stands
+                        if values[begin] == inf and not column.count[slot] and isfinite(column.latest):  # the previous value still applies
                             column.put(slot, column.latest, column.latest, column.latest, 1)
                         continue
                 column.latest = part[-1]

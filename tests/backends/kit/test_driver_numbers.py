@@ -95,7 +95,7 @@ def test_a_driver_that_counts_as_the_container_does(container: Proc) -> None:
 def test_a_number_by_chance_of_a_process_that_uses_the_device_too(container: Proc) -> None:
     """The driver lists a process that is not here, so that it counts as the machine does: 30 may be a process outside."""
     said = find(TRAINING, STRANGER)
-    assert said == f"whether process {TRAINING} is in this PID namespace cannot be told: the driver lists others that are not"
+    assert said == f"whether process {TRAINING} is in this PID namespace is unknown: the driver lists others that are not"
 
 
 def test_numbers_that_were_found_in_proc_itself(container: Proc) -> None:
@@ -109,7 +109,7 @@ def test_a_process_that_may_not_be_looked_into(container: Proc, monkeypatch: pyt
     def refuse(_: object) -> list[str]:
         raise PermissionError
 
-    said = "whether process 30 is in this PID namespace cannot be told: the one that has this number here may not be looked into"
+    said = "whether process 30 is in this PID namespace is unknown: the one that has this number here may not be looked into"
     assert DriverNumbers([TRAINING]).find(TRAINING, "") == said, "which nodes a device has is not known"
     numbers = DriverNumbers([TRAINING])
     assert numbers.find(TRAINING, NODES) == TRAINING
