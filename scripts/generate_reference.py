@@ -43,7 +43,7 @@ TYPED_INTRO = """## Typed names
 
 `device.metrics` has each metric under its name in snake case (`powerWatts` is `power_watts`), and these, which are the same on devices of
 every kind. Each is the first of these metrics that the device reports; None if it reports none of them. `metrics=` selects by both
-spellings of each: `metrics=["temperature", "power_watts"]` and `["temp", "powerWatts"]` are the same. In `metrics=`, `memory_percent` is the
+spellings of each: `metrics=["temperature", "power_watts"]` and `["temp", "powerWatts"]` are the same. There, `memory_percent` is the
 host's key.
 """
 

@@ -232,12 +232,12 @@ def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
-    """Return the names that a built-in backend owes each device, or partition, at every reading: as a value or a reason."""
+    """Return the names that a built-in backend must report for each device or partition at every reading: as a value or a reason."""
     return tuple(coverage_of(backend).get("partitions" if partition else "devices", NOTHING))
 
 
 def expected_keys(backend: str) -> tuple[str, ...]:
-    """Return the machine's keys, without placeholders, that a built-in backend owes at every reading: a value or a reason."""
+    """Return the machine's keys, without placeholders, that a built-in backend must report at every reading: as a value or a reason."""
     return tuple(coverage_of(backend).get("machine", NOTHING))
 
 

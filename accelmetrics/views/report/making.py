@@ -311,12 +311,12 @@ def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
     }
 
 
-def _cannot_tell(lacks: Iterable[CannotTell], logged: Set[str]) -> Iterator[CannotTell]:
+def _cannot_tell(unjudged: Iterable[CannotTell], logged: Set[str]) -> Iterator[CannotTell]:
     """Yield the rules that could not be judged.
 
     A rule that lacked a logged number in one recording is left out if another recording has the number.
     """
-    for one in lacks:
+    for one in unjudged:
         if one.reason != NOT_LOGGED or not logged:
             yield one
         elif one.metric != "*" and logged.isdisjoint(STEP_NAMES.get(one.metric, (one.metric,))):

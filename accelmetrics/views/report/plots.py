@@ -293,8 +293,8 @@ def aligned(found: Pictures, axis: Axis) -> Pictures:
     Raises:
         InvalidOptionError: A run has no logged steps or epochs.
     """
-    if lacks := lacking(found, axis):
-        program = f"the program of {' and of '.join(lacks)}" if lacks[0] else "the program"
+    if missing := lacking(found, axis):
+        program = f"the program of {' and of '.join(missing)}" if missing[0] else "the program"
         raise InvalidOptionError(f"{program} logged no {axis}: log it with monitor.log({axis}=…), or use --align time")
     plots, logged = ([moved for plot in each if (moved := _moved(found, plot, axis)).lines] for each in (found.plots, found.logged))
     places = [place for plot in (*plots, *logged) for line in plot.lines for place in (line.x[0], line.x[-1])]
