@@ -223,6 +223,8 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     if key in ("+", "=", "-", "_", "[", "]", "0") and name != "node" and choices.overlay != "help":
         return in_time(key, picture)
     if key in OVERLAYS:
+        if key == "enter" and name == "process" and not (choices.overlay or picture.processes):
+            return choices  # no process can be opened
         wanted = "process" if key == "enter" and name == "process" else OVERLAYS[key]
         return replace(choices, overlay="" if choices.overlay == wanted else wanted, overlay_top=0, unfolded=False)
     if key == "e" and choices.overlay in ("process", "details"):

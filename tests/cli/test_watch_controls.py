@@ -129,6 +129,14 @@ def test_what_is_shown(keys: list[str], changed: dict[str, Any]) -> None:
     assert after(*keys) == replace(Choices(device="gpu.0", process=40), **changed)
 
 
+def test_no_process_is_opened_where_none_is_shown() -> None:
+    """Enter in an empty list changes nothing; the view of a process that has ended can still be closed."""
+    chosen = Choices(pane="processes")
+    assert chosen_by("enter", Picture((), (0, 0), chosen, DEVICES), METRICS) == chosen
+    opened = replace(chosen, overlay="process")
+    assert chosen_by("enter", Picture((), (0, 0), opened, DEVICES), METRICS) == chosen
+
+
 SPOTS = (
     Spot(1, 0, 80, "devices", "gpu.7"),
     Spot(2, 10, 14, "processes", order="mem"),

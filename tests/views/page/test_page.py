@@ -23,8 +23,9 @@ from accelmetrics.exporters.http.access import password_line
 from accelmetrics.schemas.document import parse
 from accelmetrics.schemas.record import Record
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.terminal.choices import DEVICE_FIELDS, filtered
-from accelmetrics.views.terminal.tables import device_fields
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, filtered
+from accelmetrics.views.terminal.tables import process_fields, row_name, shown_devices
+from accelmetrics.visibility.processes import ProcessLookup
 from tests.cli.shell import Tree
 from tests.schemas.test_text import ROWS as NUMBERS_IN_WORDS
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp, Ret
@@ -498,32 +499,57 @@ def test_a_link_shows_the_same(browser: Browser, machine: NvmlSimulator) -> None
 
 FILTERED = """
 import("/static/filter.js").then(({ Filter }) => {
-  const [filters, devices] = arguments;
+  const [filters, devices, processes] = arguments;
   const kept = (text) => {
     const filter = new Filter(text);
-    return devices.filter((device) => filter.device(device, [device.key, device.name], [])).map(({ key }) => key);
+    return devices.filter((device) => filter.device(device, processes.filter((one) => one.device === device.key))).map(({ key }) => key);
   };
-  arguments[2](filters.map(kept));
+  const deviceOf = (process) => devices.find(({ key }) => key === process.device);
+  const held = (text) => processes.filter((one) => new Filter(text).process(one, deviceOf(one))).map(({ pid }) => pid);
+  arguments[3]([filters.map(kept), filters.map(held), new Filter("size=1").error]);
 });
 """
+USER = getpass.getuser()
 FILTERS = (
     *("util<50", "gpu%>=80", "mem>1.5", "mem>1.5GiB", "mem%!=3", "power<=310W", "temp=51", "state=ok", "state!=critical state~crit"),
-    *("name~sim", "vendor=NVIDIA gpu.2", "holder=ann", "holder!=ann", "uuid=x", "kind=gpu util>60 note~x", "gpu.1"),
+    *("name~sim", "vendor=NVIDIA gpu.2", "holder=ann", "holder!=ann", "uuid=x", "kind=gpu util>60 note~x", "gpu.1", "GPU- nvidia"),
+    *(f"user={USER}", f"user!={USER}", f"user~{USER[:2].upper()} util<80", "user=nobody", USER),
+)
+PROCESS_FILTERS = (
+    *(
+        "pid>1",
+        f"pid={os.getpid()}",
+        "pid!=1",
+        f"user={USER} program~py",
+        f"user!={USER}",
+        "device=gpu.1",
+        "device!=gpu.1",
+        "holder=x",
+        "type=compute",
+    ),
+    *("mem>=3G", "mem<3", "gpu%>=0", "cpu%>=0", "cpu%<0", "time>=0", "time<0", "PYTHON", "nothing of the kind"),
 )
 
 
 def test_the_filter_has_the_language_of_watch(page: Browser, node: Node, machine: NvmlSimulator) -> None:
-    """Each filter keeps the devices that it keeps in `watch`; a wrong condition is left out, and a message says why."""
+    """Each filter keeps the rows that it keeps in `watch`; a wrong condition is left out, and a message says why."""
     machine.processes(1, [Process(os.getpid(), used=3 << 30)])
     page.until(lambda: page.texts("#processes tbody tr"))
     _, state, snapshot = shown(page, node)
-    view = node_view(Record(parse(snapshot), {}))
-    kept = [[one.key for one in filtered(view.devices, text, DEVICE_FIELDS, device_fields)] for text in FILTERS]
-    assert page.driver.execute_async_script(FILTERED, list(FILTERS), state["devices"]) == kept
+    record = Record(parse(snapshot), {})
+    view = node_view(record, processes=ProcessLookup().listing(record.snapshot))
+    kept = [[row_name(one) for one in shown_devices(view, Choices(device_filter=text))] for text in FILTERS]
+    listed = (state["devices"], state["processes"])
+    found, _, error = page.driver.execute_async_script(FILTERED, list(FILTERS), *listed)
+    assert dict(zip(FILTERS, found, strict=True)) == dict(zip(FILTERS, kept, strict=True))
     assert 0 < sum(map(len, kept)) < 3 * len(kept)
-    page.press("/", *f"user={getpass.getuser()} util<80")
+    held = [[one.pid for one in filtered(view.processes, text, PROCESS_FIELDS, process_fields)] for text in PROCESS_FILTERS]
+    _, found, _ = page.driver.execute_async_script(FILTERED, list(PROCESS_FILTERS), *listed)
+    assert dict(zip(PROCESS_FILTERS, found, strict=True)) == dict(zip(PROCESS_FILTERS, held, strict=True))
+    assert set(error.removeprefix("no field size: use ").split(", ")) == {*DEVICE_FIELDS, *PROCESS_FIELDS}
+    page.press("/", *f"user={USER} util<80")
     page.until(lambda: list(rows(page)[1]) == ["gpu.1"])
-    assert chosen(page)["show"] == f"user={getpass.getuser()} util<80"
+    assert chosen(page)["show"] == f"user={USER} util<80"
     page.press(" ", *"mem>")
     page.until_text("#shown", "mem>: write a number after >")
     assert list(rows(page)[1]) == ["gpu.1"] and page.one("#filter").get_attribute("aria-invalid") == "true"
@@ -550,7 +576,7 @@ def test_a_graph_as_csv(page: Browser, node: Node, tmp_path: Path) -> None:
 def test_one_device_in_full(page: Browser, node: Node, machine: NvmlSimulator) -> None:
     """Its numbers in words and units, a graph of each group, its processes, and what is missing by reason."""
     machine.processes(0, [Process(os.getpid(), used=3 << 30, sm=40)])
-    machine.gpu[0].set(fan_speed=Ret.NOT_SUPPORTED)
+    machine.gpu[0].set(fan_speed=Ret.NOT_SUPPORTED, clocks_event_reasons=0x4)
     page.press("d", Keys.ENTER)
     pairs = "return Object.fromEntries([...document.querySelectorAll('#detail-groups dl > div')].map((one) => one.innerText.split('\\n')))"
     page.until(lambda: {"Util": "90 %", "Power": "300/700 W", "Temp": "50 °C"}.items() <= page.run(pairs).items())
@@ -559,6 +585,7 @@ def test_one_device_in_full(page: Browser, node: Node, machine: NvmlSimulator) -
     assert {"Utilisation, %", "Power, W", "Temperature, °C", "Clocks, MHz", "Links", "Errors"} <= set(titles)
     page.until(lambda: "Power 300 W" in page.texts("#detail-groups .entry span"))
     assert any(words.startswith("PCIe ") and "NVLink" in words for words in page.texts("#detail-groups p"))
+    page.until(lambda: "throttled by: power cap" in page.texts("#detail-groups p"))  # the words of `watch`
     (missing,) = [words for words in page.texts("#detail-body > ul li") if words.startswith("not supported: ")]
     assert "fan speed" in missing
     assert not page.one("#detail-raw table").is_displayed()  # raw keys are folded

@@ -242,20 +242,11 @@ class Page {
   /** Show the devices and processes that match the filter, and their graphs. */
   #showFiltered() {
     const state = this.#state;
-    const textsOf = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders];
-    const rows = state.rows.filter((device) => {
-      const processes = state.processes.filter((process) => process.device === device.key);
-      return this.#filter.device(device, [...textsOf(device), ...processes.map(({ user }) => user)], processes);
-    });
+    const rows = state.rows.filter((device) => this.#filter.device(device, state.processes.filter((process) => process.device === device.key)));
     const shown = new Set(rows.map((device) => device.key));
     const devices = state.devices.filter((device) => shown.has(device.key));
     const byKey = new Map(state.devices.map((device) => [device.key, device]));
-    const processes = state.processes.filter((process) => {
-      const { pid, user, program, command, holder } = process;
-      const device = byKey.get(process.device);
-      const texts = [pid, user, program, command ?? "", holder, ...(device ? textsOf(device) : [process.device])];
-      return this.#filter.process(process, texts, device);
-    });
+    const processes = state.processes.filter((process) => this.#filter.process(process, byKey.get(process.device)));
     this.#lines.update(devices, state.devices);
     this.#devices.show(rows);
     this.#map.show(devices);

@@ -171,7 +171,7 @@ export class Detail {
       const shown = GROUPS[title].values.filter((name) => isNumber(device.values[name]));
       const words = (name) => (BESIDE[name] ?? ((value) => inWords(value, names[name]?.unit ?? "1")))(device.values[name], device.values);
       setDescriptions(list, shown.map((name) => [titleOf(name), words(name) + (device.aged ? " ?" : "")]));
-      const more = { Links: device.links, Clocks: device.throttled.length ? [`held down by: ${device.throttled.join(", ")}`] : [], Errors: device.errors };
+      const more = { Links: device.links, Clocks: device.throttled.length ? [`throttled by: ${device.throttled.join(", ")}`] : [], Errors: device.errors };
       setText(links, (more[title] ?? []).join(" · "));
       setHidden(links, links.textContent === "");
     });

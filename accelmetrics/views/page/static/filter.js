@@ -14,7 +14,7 @@ const COMPARE = {
 };
 const gibibytes = (bytes) => (bytes === undefined || bytes === null ? null : bytes / 2 ** 30);
 
-/** The value of each field of a device: a number, a text, which may be a list with commas, or nothing. */
+/** The value of each field of a device with its processes: a number, a text, which may be a list with commas, or nothing. */
 const DEVICE_FIELDS = {
   device: ({ key }) => key,
   name: ({ name }) => name,
@@ -23,6 +23,7 @@ const DEVICE_FIELDS = {
   state: (device) => [stateOf({ state: device.state }).word, device.word, device.state].join(","),
   note: ({ note }) => note,
   holder: ({ holders }) => holders.join(","),
+  user: (_, processes) => [...new Set(processes.map(({ user }) => user))].join(","),
   uuid: ({ uuid }) => uuid,
   util: ({ values }) => values.utilization,
   "gpu%": ({ values }) => values.utilization,
@@ -42,6 +43,7 @@ const PROCESS_FIELDS = {
   type: ({ type }) => type,
   "gpu%": ({ utilization }) => utilization,
   mem: ({ memory_bytes: bytes }) => gibibytes(bytes),
+  "cpu%": () => null, // which the server does not measure
   time: ({ seconds }) => seconds,
 };
 
@@ -60,6 +62,9 @@ function conditionOf(word, [, name, sign, value]) {
   };
   return { name, meets };
 }
+
+/** What the words of a filter are sought in. */
+const textsOf = (device, processes) => [device.label, ...Object.values(DEVICE_FIELDS).map((field) => field(device, processes))];
 
 /** `error`: what is wrong with a condition, which is then left out, as while it is typed; empty if all are valid. */
 export class Filter {
@@ -81,21 +86,25 @@ export class Filter {
     return this.#words.length + this.#conditions.length === 0;
   }
 
-  /** Whether a device is shown. Conditions that only processes have must be met by one of its processes. */
-  device(device, texts, processes) {
+  /** Whether a device is shown. Conditions that only processes have must be met by one of its processes, which `user` then is about, too. */
+  device(device, processes) {
+    const ofProcesses = this.#conditions.some(({ name }) => !(name in DEVICE_FIELDS));
     const [own, others] = [[], []];
-    for (const condition of this.#conditions) (condition.name in DEVICE_FIELDS ? own : others).push(condition);
+    for (const condition of this.#conditions) {
+      (condition.name in DEVICE_FIELDS && !(ofProcesses && condition.name === "user") ? own : others).push(condition);
+    }
     return (
-      this.#says(texts) &&
-      own.every(({ name, meets }) => meets(DEVICE_FIELDS[name](device))) &&
+      this.#says([...textsOf(device, processes), ...processes.flatMap((process) => Object.values(PROCESS_FIELDS).map((field) => field(process)))]) &&
+      own.every(({ name, meets }) => meets(DEVICE_FIELDS[name](device, processes))) &&
       (others.length === 0 || processes.some((process) => others.every(({ name, meets }) => meets(PROCESS_FIELDS[name](process)))))
     );
   }
 
   /** Whether a process is shown; its device may be unknown. */
-  process(process, texts, device) {
-    const value = (name) => (name in PROCESS_FIELDS ? PROCESS_FIELDS[name](process) : device && DEVICE_FIELDS[name](device));
-    return this.#says(texts) && this.#conditions.every(({ name, meets }) => meets(value(name)));
+  process(process, device) {
+    const value = (name) => (name in PROCESS_FIELDS ? PROCESS_FIELDS[name](process) : device && DEVICE_FIELDS[name](device, [process]));
+    const texts = Object.values(PROCESS_FIELDS).map((field) => field(process));
+    return this.#says([...texts, ...(device ? textsOf(device, []) : [])]) && this.#conditions.every(({ name, meets }) => meets(value(name)));
   }
 
   #says(texts) {
