@@ -39,7 +39,7 @@ Exit status: 1 if nothing was written, because nobody answered yes or the file
 cannot be made; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
-        "file": {"metavar": "FILE", "type": settings.path.parse, "help": "the archive: a name that ends in .zip, .tar.gz or .tgz"},
+        "file": {"metavar": "FILE", "type": settings.path.parse, "help": "file of the archive; its name ends in .zip, .tar.gz or .tgz"},
         "--yes": {"action": "store_true", "help": "write it without asking"},
     },
     arguments.READ: arguments.only("--backends", "--amd-source", "--timeout", "--open-timeout"),

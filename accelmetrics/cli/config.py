@@ -34,7 +34,7 @@ Exit status: 0; 2 for an invalid file or variable (a line names it and the
 accepted values)."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--show": {"action": "store_true", "help": "show every option's value, which is done unless --example is given"},
+        "--show": {"action": "store_true", "help": "show every option's value (the default without --example)"},
         "--example": {"action": "store_true", "help": "print a commented configuration file, with every option"},
         "--json": {"action": "store_true", "help": "print the options as one JSON object"},
         **arguments.CONFIG,

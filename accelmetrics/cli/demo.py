@@ -26,7 +26,7 @@ this machine's. Real devices are not read.
 Exit status: the command's; 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--devices": {"type": settings.count.parse, "default": 4, "metavar": "N", "help": "how many GPUs are simulated (default: 4)"},
+        "--devices": {"type": settings.count.parse, "default": 4, "metavar": "N", "help": "number of simulated GPUs (default: 4)"},
         "command": {"nargs": argparse.REMAINDER, "metavar": "COMMAND …", "help": f"one of {', '.join(SHOWN)}, with its options"},
     },
 }

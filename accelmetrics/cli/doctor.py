@@ -39,8 +39,8 @@ is unknown."""
 OPTIONS: arguments.Groups = {
     "": {
         "--json": {"action": "store_true", "help": "print the findings as one JSON object"},
-        "--strict": {"action": "store_true", "help": "exit with 1 when a device is there and cannot be read"},
-        "--check": {"action": "store_true", "help": "print one line on the devices' health, and exit with 0 to 3 as Nagios has it"},
+        "--strict": {"action": "store_true", "help": "exit with 1 if a device exists but cannot be read"},
+        "--check": {"action": "store_true", "help": "print one line on the devices' health, and exit with Nagios' codes 0 to 3"},
     },
     arguments.READ: arguments.only("--backends", "--amd-source", "--timeout"),
 }

@@ -54,14 +54,14 @@ OPTIONS: arguments.Groups = {
         "names": {
             "nargs": "*",
             "metavar": "NAME",
-            "help": "print these metrics alone, a row a device; NAME may be a pattern, such as 'temp*'",
+            "help": "print only these metrics, a row for each device; NAME may be a pattern, such as 'temp*'",
         },
         "--all": {"action": "store_true", "help": "print every metric, and why others are missing"},
-        "--format": {"choices": ("table", "json", "jsonl", "csv", "influx"), "help": "how to print it"},
+        "--format": {"choices": ("table", "json", "jsonl", "csv", "influx"), "help": "output format"},
         **{f"--{name}": {"action": "store_true", "help": f"short for --format {name}"} for name in SHORT},
-        "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
-        "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
-        "--topology": {"action": "store_true", "help": "say in each document how the devices are connected (json and jsonl)"},
+        "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces of indentation of one JSON document"},
+        "--flat": {"action": "store_true", "help": "print only the flat dict of metrics (json and jsonl)"},
+        "--topology": {"action": "store_true", "help": "add the connections of the devices to each document (json and jsonl)"},
         "--keys": {
             "default": OWN_KEYS,
             "metavar": "NAME",
@@ -71,12 +71,12 @@ OPTIONS: arguments.Groups = {
         "--interval": {
             "type": settings.pause.parse,
             "metavar": "S",
-            "help": "seconds from one reading to the next, without end unless --count is given",
+            "help": "seconds between readings; without --count, until stopped",
         },
         "--count": {
             "type": settings.count.parse,
             "metavar": "N",
-            "help": f"how many readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
+            "help": f"number of readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
         },
         "--settle": {
             "type": settings.span.parse,
@@ -92,7 +92,7 @@ OPTIONS: arguments.Groups = {
             "type": lambda text: "" if text == "-" else settings.path.parse(text),
             "default": "-",
             "metavar": "FILE",
-            "help": "write there: one document replaces FILE whole, a stream adds lines to it",
+            "help": "write to FILE: one document replaces it, a stream appends lines",
         },
     },
     arguments.READ: arguments.READING,

@@ -37,15 +37,15 @@ Errors are printed to standard error, but the exit status is 0, because Slurm
 drains a node whose Prolog fails."""
 OPTIONS: arguments.Groups = {
     "": {
-        "action": {"choices": ("begin", "end"), "metavar": "begin|end", "help": "which of both it is"},
-        "--jobs": {"type": path.parse, "default": JOBS, "metavar": "DIR", "help": f"where jobs are written down (default: {JOBS})"},
+        "action": {"choices": ("begin", "end"), "metavar": "begin|end", "help": "whether the job begins or ends"},
+        "--jobs": {"type": path.parse, "default": JOBS, "metavar": "DIR", "help": f"directory of the records of jobs (default: {JOBS})"},
     },
     "the summary, at the end": {
         "--summaries": {
             "type": path.parse,
             "default": SUMMARIES,
             "metavar": "DIR",
-            "help": f"where `accelmetrics serve` writes them (default: {SUMMARIES})",
+            "help": f"directory where `accelmetrics serve` writes summaries (default: {SUMMARIES})",
         },
         "--wait": {"type": span.parse, "default": WAIT, "metavar": "S", "help": f"seconds to wait for it (default: {WAIT:g})"},
         "--json": {"action": "store_true", "help": "print it as one JSON object"},

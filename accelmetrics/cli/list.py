@@ -27,7 +27,7 @@ EXAMPLES = """\
       devices that a program sees, with its own numbers"""
 OPTIONS: arguments.Groups = {
     "": {
-        "--clocks": {"action": "store_true", "help": "say which clocks each device can be set to"},
+        "--clocks": {"action": "store_true", "help": "print the clocks that each device can be set to"},
         "--json": {"action": "store_true", "help": "print a JSON array: the entries of `devices` in the document of dump --json"},
     },
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),

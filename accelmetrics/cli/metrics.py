@@ -37,8 +37,8 @@ OPTIONS: arguments.Groups = {
             "metavar": "KEY|WORD",
             "help": "one metric (gpu.0.temp, or its template), or a word to look for",
         },
-        "--backend": {"metavar": "NAME", "help": "the metrics that this source gives"},
-        "--preset": {"choices": tuple(PRESETS), "help": "the metrics that a preset of --metrics has"},
+        "--backend": {"metavar": "NAME", "help": "only the metrics of this source"},
+        "--preset": {"choices": tuple(PRESETS), "help": "only the metrics of this preset of --metrics"},
         "--json": {"action": "store_true", "help": "print a JSON array"},
     },
 }

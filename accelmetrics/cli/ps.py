@@ -33,7 +33,7 @@ dump, serve and exporters.
 Exit status: 0; 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--tree": {"action": "store_true", "help": "show the processes above them too, as a tree"},
+        "--tree": {"action": "store_true", "help": "also show their parent processes, as a tree"},
         "--json": {"action": "store_true", "help": "print it as one JSON object"},
     },
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),

@@ -79,10 +79,10 @@ def carbon(text: str) -> float:
 OPTIONS: arguments.Groups = {
     "": {
         "files": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings"},
-        "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
-        "--html": {"metavar": "FILE", "help": "write a page with plots and tables there, which opens from disk"},
-        "--plots": {"metavar": "DIR", "help": "write a picture of each plot there, as SVG (needs the extra plots)"},
-        "--png": {"action": "store_true", "help": "with --plots: as PNG too"},
+        "--format": {"choices": ("text", "json", "markdown"), "help": "output format (default: text)"},
+        "--html": {"metavar": "FILE", "help": "write a page with plots and tables to this file; it opens from disk"},
+        "--plots": {"metavar": "DIR", "help": "write a picture of each plot to this directory, as SVG (needs the extra plots)"},
+        "--png": {"action": "store_true", "help": "with --plots: also as PNG"},
         **arguments.only("--metrics"),
         "--by": {"metavar": "NAME", "help": "a row for each epoch, window, or value of any number that the program logged"},
         "--compare": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings of another run to compare with"},
@@ -96,8 +96,8 @@ OPTIONS: arguments.Groups = {
             "metavar": "PRICE",
             "help": "price of a kilowatt-hour: 0.30 or 0.30EUR; a second one for an hour of a device: 2.5USD/h",
         },
-        "--carbon": {"type": carbon, "metavar": "GRAMS", "help": "grams of CO2 equivalent that making a kilowatt-hour gives off"},
-        "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},
+        "--carbon": {"type": carbon, "metavar": "GRAMS", "help": "grams of CO2 equivalent emitted per kilowatt-hour"},
+        "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "content of the JSON (default: summary)"},
     },
 }
 

@@ -84,21 +84,25 @@ Exit status: the command's; 128 plus the signal's number if a signal ended it,
 an exporter cannot be made, and 2 for invalid arguments."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--stats": {"type": settings.path.parse, "metavar": "FILE", "help": "write the summary there as JSON, when the command has ended"},
+        "--stats": {
+            "type": settings.path.parse,
+            "metavar": "FILE",
+            "help": "write the summary to this file as JSON when the command has ended",
+        },
         "--no-line": {"action": "store_true", "help": "draw no live line"},
         "--no-summary": {"action": "store_true", "help": "print no summary"},
-        "--quiet": {"action": "store_true", "help": "neither"},
+        "--quiet": {"action": "store_true", "help": "print neither"},
         "--tokens-from": {
             "type": token_pattern,
             "metavar": "REGEX",
-            "help": "count the tokens that lines of the command's output tell of: those of a line in the first group, or a running total "
-            "in the group `total`, as in 'seen: (?P<total>[0-9]+)'; tokens per second are over the command's whole time, here and in "
-            "`report` of a recording",
+            "help": "count tokens from the command's output: the first group matches the tokens of a line, or the group "
+            "`total` a running total, as in 'seen: (?P<total>[0-9]+)'; tokens per second are averaged over the command's whole "
+            "time, here and in `report` of a recording",
         },
         "--tokens-file": {
             "type": settings.path.parse,
             "metavar": "FILE",
-            "help": "with --tokens-from: in lines that are appended to this file, and not in the output",
+            "help": "with --tokens-from: read the lines that are appended to this file, not the output",
         },
         "--as-nvml": {
             "nargs": "?",

@@ -16,8 +16,8 @@ EXAMPLES = """\
   accelmetrics schema --lines > accelmetrics.lines.schema.json"""
 OPTIONS: arguments.Groups = {
     "": {
-        "--lines": {"action": "store_true", "help": "of a line that the exporter jsonl writes: a header or a reading"},
-        "--topology": {"action": "store_true", "help": "of what topology --json prints"},
+        "--lines": {"action": "store_true", "help": "schema of a line of the exporter jsonl: a header or a reading"},
+        "--topology": {"action": "store_true", "help": "schema of the output of topology --json"},
     },
 }
 

@@ -17,19 +17,19 @@ EXAMPLES = """\
   accelmetrics targets --slurm "$SLURM_JOB_NODELIST"
       in a job: its nodes
 
-A file of hosts has a host a line, with a port and labels where it has any:
+A file of hosts has one host per line, with an optional port and labels:
 `node-2:9400 rack=a17`.
 
 Exit status: 0; 1 when Slurm does not answer or the file cannot be written; 2
 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--hosts": {"type": path.parse, "metavar": "FILE", "help": "the nodes: a host a line"},
-        "--slurm": {"nargs": "?", "const": "", "metavar": "NODES", "help": "the nodes that Slurm has; with a host list, those of it"},
-        "--partition": {"default": "", "metavar": "NAME", "help": "of Slurm's nodes, those of this partition"},
-        "--port": {"type": count.parse, "default": PORT, "metavar": "N", "help": f"the port of nodes without one (default: {PORT})"},
-        "--label": {"type": text.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node; may be repeated"},
-        "--output": {"type": path.parse, "metavar": "FILE", "help": "replace this file, whole, instead of printing"},
+        "--hosts": {"type": path.parse, "metavar": "FILE", "help": "file of the nodes, one host per line"},
+        "--slurm": {"nargs": "?", "const": "", "metavar": "NODES", "help": "all nodes of Slurm, or those of a host list"},
+        "--partition": {"default": "", "metavar": "NAME", "help": "only Slurm's nodes of this partition"},
+        "--port": {"type": count.parse, "default": PORT, "metavar": "N", "help": f"port of nodes that have none (default: {PORT})"},
+        "--label": {"type": text.parse, "action": "append", "metavar": "NAME=VALUE", "help": "label of every node, repeatable"},
+        "--output": {"type": path.parse, "metavar": "FILE", "help": "replace this file instead of printing"},
     },
 }
 

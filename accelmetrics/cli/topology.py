@@ -38,7 +38,7 @@ The PCIe path between two devices comes from the kernel, for every vendor: the
 same switch, host bridge or NUMA node. NVLink comes from NVML, XGMI from AMD's
 compute driver. Network cards with RDMA are included."""
 OPTIONS: arguments.Groups = {
-    "": {"--json": {"action": "store_true", "help": "print a JSON object: the parts of dump --json --topology that are about this"}},
+    "": {"--json": {"action": "store_true", "help": "print a JSON object: the parts of dump --json --topology on connections"}},
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout", "--open-timeout", "--isolation"),
 }
 PARTS = ("schema_version", "timestamp", "hostname", "devices", "topology")

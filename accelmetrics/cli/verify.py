@@ -45,10 +45,10 @@ OPTIONS: arguments.Groups = {
         "--span": {
             "type": settings.pause.parse,
             "metavar": "S",
-            "help": f"compare for so many seconds (default: {DEFAULT_SPAN:g}; with a command: until it ends)",
+            "help": f"number of seconds to compare for (default: {DEFAULT_SPAN:g}; with a command: until it ends)",
         },
         "--json": {"action": "store_true", "help": "print it as one JSON object"},
-        "command": {"nargs": REMAINDER, "metavar": "-- COMMAND …", "help": "a command to run meanwhile, and its arguments"},
+        "command": {"nargs": REMAINDER, "metavar": "-- COMMAND …", "help": "a command to run during the comparison, and its arguments"},
     },
     arguments.READ: arguments.only("--backends", "--gpus", "--metrics", "--disk-path", "--amd-source", "--timeout", "--open-timeout"),
 }

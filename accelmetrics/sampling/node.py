@@ -388,7 +388,9 @@ class NodeReader:
         self._look_at_others(True)
         self._choose()
         if self._daemon is None:
-            bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without a bell, windows end with the next row
+            bell = guarded(
+                Bell, with_end(self._files, BELL), self._demand
+            ).value  # None if it cannot be created: windows then end with the next row
             self._resources.callback(bell.close if bell is not None else bool)
             guarded(sweep, self._files.parent)
         self.channel.role, self.channel.why = "holder", ""

@@ -416,7 +416,7 @@ def _serve(requests: queue.SimpleQueue[Request]) -> None:
             return
         while not requests.empty():
             waiting.append(requests.get())
-        # All of them asked before the reading begins, so one reading serves all.
+        # All these requests came before the reading begins, so one reading answers all of them.
         waiting = [request for request in waiting if not request[2].cancelled()]
         if waiting:
             outcome = guarded(waiting[0][0])

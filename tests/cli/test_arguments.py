@@ -31,7 +31,7 @@ REFUSED = [
     (["dump", "--interval", "nan"], ["--interval", "'nan'"]),
     (["dump", "--interval", "inf"], ["--interval", "'inf'"]),
     (["dump", "--interval", "1e300"], ["--interval", "above 0, and at most 1,000,000"]),
-    (["dump", "--interval"], ["--interval", "expected one argument", "seconds from one reading to the next"]),
+    (["dump", "--interval"], ["--interval", "expected one argument", "seconds between readings"]),
     (["dump", "--count", "0"], ["--count", "'0'", "whole number above 0"]),
     (["dump", "--count", "1.5"], ["--count", "'1.5'", "whole number"]),
     (["dump", "--count", "-3"], ["--count", "'-3'"]),
