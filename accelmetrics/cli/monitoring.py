@@ -319,7 +319,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:
         made = create(f"{name}:{os.devnull}{mark}{options}")
-        if hasattr(made, "lines"):
+        if _writes_lines(made):
             lines = stream_lines(made, duplicate_stream(target, number, out))
             return until_reader_gone(lines, stopped) if number == 1 else lines
     made = create(wanted)
@@ -328,11 +328,16 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
         made.stream = stream  # type: ignore[attr-defined]
         return until_reader_gone(made, stopped)
     # A file that cannot be opened is refused before the command begins. A pipe is not opened here: that waits for its reader.
-    path = getattr(made, "path", None) if hasattr(made, "lines") else None
+    path = getattr(made, "path", None) if _writes_lines(made) else None
     if path is not None and not special(str(path)):
         with write_errors(str(path), NO_SPACE), closing(made):
             made.open()
     return made
+
+
+def _writes_lines(made: Exporter) -> bool:
+    """Return whether an exporter's lines can also be written to a stream. One of another package may have only a ``lines`` of its own."""
+    return hasattr(made, "lines") and hasattr(made, "wrote")
 
 
 def tell_sources(watching: Monitor) -> None:

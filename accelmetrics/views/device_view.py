@@ -14,7 +14,7 @@ from accelmetrics.schemas.errors import ADVICE, IN_ORDER, WORDS, Reason, Unavail
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.record import SEVERITIES, Finding, Holder, Record, Severity
-from accelmetrics.schemas.text import STATE_MARKS, STATE_WORDS, celsius, duration, in_words, printable
+from accelmetrics.schemas.text import STATE_MARKS, STATE_WORDS, celsius, counted, duration, in_words, printable
 from accelmetrics.schemas.vitals import (
     FULL_MEMORY,
     HOT,
@@ -327,9 +327,9 @@ def device_view(
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     notes += _throttle_notes(metrics, values, throttled)
     if (uncorrected := values.get("uncorrected_errors")) and all(one.rule != "ecc_uncorrected" for one in found):
-        notes.append(("warn", f"{uncorrected:.0f} uncorrected errors", ""))
+        notes.append(("warn", counted(round(uncorrected), "uncorrected error"), ""))
     if corrected := values.get("corrected_errors"):
-        notes.append(("ok", f"{corrected:.0f} corrected errors", ""))
+        notes.append(("ok", counted(round(corrected), "corrected error"), ""))
     errors, links = _errors(metrics), _links(metrics, most_links)
     notes += errors + [one for one in links if one[0] != "ok"]
     # A value that the source never provides is no problem, one that it should provide is.

@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 import threading
+from argparse import Namespace
 from datetime import datetime, timezone
 
 import pytest
 
-from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, until_stopped
+from accelmetrics.cli.monitoring import JsonFormatter, exporters, set_up, tell, until_stopped
+from accelmetrics.cli.output import Stdout
+from accelmetrics.exporters.registry import exporting
 from accelmetrics.schemas.log import log
 from tests.support.waiting import HANG
 
@@ -111,3 +114,11 @@ def test_what_asked_for_the_end_first_decides() -> None:
         stopped.ask(signal.SIGPIPE)
         signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(0)
+
+
+@pytest.mark.parametrize("more", [{}, {"lines": str, "path": "/nowhere/file"}])
+def test_an_exporter_that_writes_no_lines_writes_to_its_own_target(more: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of another package, with an attribute of the same name as the files' own."""
+    made = exporting("acme", bool, **more)
+    monkeypatch.setattr("accelmetrics.cli.monitoring.create", lambda wanted: made)
+    assert exporters(Namespace(exporters=["acme:/dev/stderr", "acme"]), Stdout()) == [made, made]

@@ -132,13 +132,13 @@ def test_a_device_that_states_no_limit_is_hot_above_80_or_a_chosen_level() -> No
 def test_errors_and_links_are_told() -> None:
     node = Node(2)
     links = {f"nvlink.{number}.state": 1 for number in range(18)}
-    errors = {"uncorrectedMemoryErrors": 2, "correctedMemoryErrors": 4, "correctedEccErrors": 5}
+    errors = {"uncorrectedMemoryErrors": 1, "correctedMemoryErrors": 4, "correctedEccErrors": 5}
     node.set("gpu.0", {**links, **errors, "lastXid": 79, "xidErrors": 1})
     node.set("gpu.1", {**links, "nvlink.3.state": 0, "pcieLinkWidth": 4})
     first, second = node_view(node.record()).devices
     assert first.state == "warn"
-    assert first.notes[0] == "2 uncorrected errors"
-    assert (first.values["corrected_errors"], first.values["uncorrected_errors"]) == (5, 2)  # those of the whole chip, if it counts them
+    assert first.notes[0] == "1 uncorrected error"
+    assert (first.values["corrected_errors"], first.values["uncorrected_errors"]) == (5, 1)  # those of the whole chip, if it counts them
     assert "5 corrected errors" in first.notes
     assert first.errors == ("Xid 79: the GPU has fallen off the bus",)
     assert second.state == "warn"

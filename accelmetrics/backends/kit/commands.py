@@ -405,8 +405,8 @@ class Child:
             self.directory = ""
         paths = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
         variables = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
-        variables |= {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C", MARK: mark}
-        variables |= {name: value.format(**paths) for name, value in environment.items()}
+        variables |= {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
+        variables |= {name: value.format(**paths) for name, value in environment.items()} | {MARK: mark}
         # This Python runs the watchdog. If a program embeds or freezes it, sys.executable is no interpreter: use the system's.
         interpreter = (not getattr(sys, "frozen", False) and sys.executable) or find("python3")
         if not interpreter:

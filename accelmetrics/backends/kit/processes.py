@@ -278,7 +278,7 @@ def ancestors(pid: int) -> Iterator[int]:
         import psutil
 
         with suppress(psutil.Error):
-            yield from (parent.pid for parent in psutil.Process(pid).parents())
+            yield from (parent.pid for parent in psutil.Process(pid).parents() if parent.pid)  # 0 is the kernel
         return
     # Parents may change while they are read, so they may form a loop. The first process has the parent 0.
     seen = {0, pid}

@@ -580,8 +580,9 @@ class RecordStream:
             self._missing_keys[key] = (reason, why.detail, moment if before is None or before[0] != reason else before[2], moment)
         keys = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
         lost = dict.fromkeys(parts.device for parts in keys if parts is not None)
-        for device in lost.keys() - set(self._lost):
-            self._add_event("lost", device, moment, "the device was lost")
+        for device in lost:
+            if device not in self._lost:
+                self._add_event("lost", device, moment, "the device was lost")
         self._unavailable, self._lost = snapshot.unavailable, lost
 
     def _add_event(self, kind: str, device: str, moment: float, text: str) -> None:

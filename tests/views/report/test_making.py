@@ -105,6 +105,13 @@ def test_each_loss_of_a_device_is_an_event() -> None:
     assert len(marked(only(flapping(EVENTS + 50)), "event")) == EVENTS
 
 
+def test_devices_lost_together_are_told_in_order() -> None:
+    """In the order of the reading."""
+    lost = {f"gpu.{number}.gpu": Unavailable(Reason.DEVICE_LOST) for number in range(8)}
+    run = [lacking(0, dict.fromkeys(lost, 1), {}, 8), lacking(1, {}, lost, 8)]
+    assert marked(only(run), "event") == [(f"gpu.{number} the device was lost", 1.0, 1.0) for number in range(8)]
+
+
 def test_of_very_many_windows_the_first_are_marked() -> None:
     """Those that ended have their end, though more were told than are marked."""
     run = []
