@@ -41,13 +41,13 @@ test: $(DEV) ## Run the tests, e.g. make test ARGS="-k nvidia -x"
 
 # The first time this installs several gigabytes. FRAMEWORKS=ray runs one folder alone.
 # Warnings are the frameworks' own.
-test-integrations: $(FRAMEWORKS:%=$(ENVIRONMENTS)/%/.installed) ## Run the integrations beside the real frameworks
+test-integrations: $(FRAMEWORKS:%=$(ENVIRONMENTS)/%/.installed) ## Run the integrations with the real frameworks
 	@status=0; for name in $(FRAMEWORKS); do \
 		$(ENVIRONMENTS)/$$name/bin/python -m pytest -n 2 --dist worksteal -o filterwarnings=default tests/frameworks/$$name $(ARGS) || status=$$?; \
 	done; exit $$status
 
 # A vendor's samples are in its own test, in one that is called `test_fuzz…`.
-fuzz: $(DEV) ## Run 100,000 mutations of what each vendor's tool prints through its parser
+fuzz: $(DEV) ## Parse 100,000 mutated outputs of each vendor's tool
 	@ACCELMETRICS_FUZZ=100000 $(BIN)/python -m pytest -n auto --dist worksteal -o timeout=3600 -k test_fuzz tests/backends $(ARGS)
 
 test-gpu: $(DEV) ## Run the tests that need a real accelerator
