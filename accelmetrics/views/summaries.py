@@ -241,6 +241,11 @@ def named(keys: Sequence[str]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in consecutive(keys))
 
 
+def reasons(missing: Mapping[str, str]) -> list[str]:
+    """Return the reasons by device as lines, one for all devices with the same: ``gpu.0 to gpu.3: no permission``."""
+    return [f"{named([key for key, other in missing.items() if other == why])}: {why}" for why in dict.fromkeys(missing.values())]
+
+
 def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
     """Return the host's table, or a line that says that there are no values."""
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]

@@ -20,6 +20,7 @@ from accelmetrics.schemas.record import CannotTell, Finding, Findings, Step
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.views.page.documents import state_document
 from accelmetrics.views.terminal.choices import HIDDEN, USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.graphs import CLOCK_STEPS, Series, line_graph, time_axis
 from accelmetrics.views.terminal.picture import Picture, picture
@@ -445,6 +446,16 @@ def test_a_machine_without_devices_shows_its_host_and_what_was_looked_for() -> N
     assert "accelmetrics doctor" in wide
     whole = watched.text(Choices(overlay="details"), (80, 24))
     assert re.search(r"^  amd +no display or accelerator device of AMD", whole, re.MULTILINE)
+
+
+def test_why_processes_are_not_known_is_told_once_for_all_devices() -> None:
+    """In the list of `watch` and on the page."""
+    watched = Watched(Node(4), 3, processes=False)
+    text = watched.text()
+    assert text.count("its source does not list processes") == 1
+    assert "gpu.0 to gpu.3: its source does not list processes" in text
+    state = state_document(watched.view, 1)
+    assert state["unlisted_words"] == ["gpu.0 to gpu.3: its source does not list processes"]
 
 
 def test_before_the_first_reading_it_says_so() -> None:

@@ -40,7 +40,7 @@ from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, equal_findings, node_view
-from accelmetrics.views.summaries import named
+from accelmetrics.views.summaries import named, reasons
 from accelmetrics.views.trails import (
     FIXED,
     FOLLOWED,
@@ -691,6 +691,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         "devices": [_device(device, places) for device in view.devices],
         "processes": [_process(row, key, commands) for key in keys for row in view.processes if key in row.uses],
         "unlisted": dict(view.unlisted),
+        "unlisted_words": reasons(view.unlisted),
         "findings": [finding.to_dict() for finding in view.findings.current],
         "ended": [finding.to_dict() for finding in view.findings.ended],
         "cannot_tell": [one.to_dict() for one in view.findings.cannot_tell],

@@ -391,7 +391,7 @@ def _summary(report: RunReport, letter: str = "") -> Element:
 
 
 def _sparkline(series: ReducedSeries, text: str) -> Element:
-    """Return a metric as a small picture in a line of text: a stroke from the lowest to the highest value of each bucket."""
+    """Return a metric as a small picture: a line through the lowest and highest value of each bucket, broken at gaps."""
     width, height = 90, 24
     by = max(1, -(-len(series.mean) // width))
     parts = [
@@ -404,15 +404,17 @@ def _sparkline(series: ReducedSeries, text: str) -> Element:
     def y(value: float) -> float:
         return height - 2 - (value - lowest) * scale
 
-    strokes = "".join(
-        f"M{_coordinate((place + 0.5) * step)} {_coordinate(y(min(values)) + 0.5)}V{_coordinate(y(max(values)) - 0.5)}"
-        for place, values in enumerate(parts)
-        if values
-    )
+    strokes, pen = [], "M"
+    for place, values in enumerate(parts):
+        if values:
+            strokes.append(
+                f"{pen}{_coordinate((place + 0.5) * step)} {_coordinate(y(min(values)) + 0.5)}V{_coordinate(y(max(values)) - 0.5)}"
+            )
+        pen = "L" if values else "M"
     return element(
         "svg",
         element("title", text),
-        element("path", d=strokes, fill="none", stroke_width=max(step, 1.0), class_="s1"),
+        element("path", d="".join(strokes), fill="none", stroke_width=1.5, class_="s1"),
         viewBox=f"0 0 {width} {height}",
         class_="spark",
         role="img",

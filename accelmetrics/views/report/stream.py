@@ -399,7 +399,9 @@ class RecordStream:
         for key, gaps in self.silences.items():
             marks += [Mark("silence", f"{labels.get(key, key)} gave nothing", at, at + seconds) for at, seconds in gaps]
         for span in (*self._windows.values(), *self._open_windows.values()):
-            marks.append(Mark("window", span.name, span.begin_ns / 1e9, self.end if span.end_ns is None else span.end_ns / 1e9))
+            begin, end = span.begin_ns / 1e9, self.end if span.end_ns is None else span.end_ns / 1e9
+            if begin > self.begin or end < self.end:  # a window around the whole recording, such as of its summary, shows nothing
+                marks.append(Mark("window", span.name, begin, end))
         marks += next((epochs for logged in steps if (epochs := logged.epochs())), [])
         marks.sort(key=lambda one: one.begin)
         for finding in sorted(self.findings.values(), key=lambda one: one.since_ns):

@@ -12,6 +12,7 @@ from accelmetrics.schemas.record import SEVERITIES
 from accelmetrics.schemas.text import SEVERITY_MARKS, cells, counted, duration, memory, percent, quantity, watts
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.node_view import NodeView
+from accelmetrics.views.summaries import reasons
 from accelmetrics.views.terminal.choices import ASCENDING, HIDDEN, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, axes_of, graph, history_graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
@@ -506,7 +507,7 @@ class _Body:
         if not self._shown:
             hidden = "the filter hides all of them" if view.processes else "no process uses a device"
             # An empty list may mean that processes are unknown: then the reasons are shown, not that no process uses a device.
-            unlisted = [f"{key}: {why}" for key, why in view.unlisted.items()]
+            unlisted = reasons(view.unlisted)
             words = [hidden] if view.processes or not unlisted else unlisted
             lines += [Line(style, width).add("", width=2).add(text, "dim").parts() for text in words]
         elif height > 1:

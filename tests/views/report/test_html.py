@@ -307,6 +307,13 @@ def test_energies_of_a_column_have_one_unit(watts: tuple[float, float], unit: st
     ] == cells
 
 
+def test_a_sparkline_joins_readings_and_breaks_at_gaps() -> None:
+    """A dip of one reading hangs together with what is beside it."""
+    records = [record(second, {"gpu.0.gpu": 10.0 if second == 5 else 90.0} if second != 8 else {}, gpus=1) for second in range(12)]
+    (line, *_) = re.findall(r'<svg[^>]*class="spark".*?<path d="([^"]*)"', page(records))
+    assert [len(part.split("L")) for part in line.split("M")[1:]] == [8, 3]
+
+
 def test_findings_that_say_the_same_are_one() -> None:
     """With all devices that they are about; each is counted."""
     found = [Finding("hot", "warning", f"gpu.{key}", "above 80 °C", 83.0, 80.0, START * 10**9, None, "fans") for key in range(3)]

@@ -124,6 +124,15 @@ def test_of_very_many_windows_the_first_are_marked() -> None:
     assert all(end - begin == 1.0 for _, begin, end in windows)
 
 
+def test_a_window_around_the_whole_recording_is_not_marked() -> None:
+    """As of the summary that `record` writes at its end: its shade and its name would be in every plot."""
+    run = [record(second, {"gpu.0.gpu": 1}, gpus=1) for second in range(10)]
+    ends = {"summary": (START - 0.1, START + 9.1), "warm-up": (START, START + 4)}
+    spans = tuple(WindowSpan(name, int(begin * 1e9), int(end * 1e9)) for name, (begin, end) in ends.items())
+    run[-1] = run[-1]._replace(windows=(WindowSpan("total", int((START - 0.1) * 1e9), None), *spans))
+    assert [name for name, _, _ in marked(only(run), "window")] == ["warm-up"]
+
+
 def test_readings_around_a_finding_are_whole() -> None:
     """Ten minutes before and after its beginning, of its device, though it was told later."""
     hot = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, (START + 2000) * 10**9, None, "Check the fans.")

@@ -250,7 +250,7 @@ class Page {
     this.#lines.update(devices, state.devices);
     this.#devices.show(rows);
     this.#map.show(devices);
-    this.#processes.show(processes, state.unlisted, !this.#filter.empty);
+    this.#processes.show(processes, state.unlisted_words, !this.#filter.empty);
     const all = state.rows.length;
     setText(find("shown"), this.#filter.error || (all === 0 ? "no devices are found" : rows.length === all ? "" : `${rows.length} of ${all}`));
     setHidden(find("no-devices"), all !== 0);

@@ -190,10 +190,9 @@ export function processesTable() {
   };
   const table = new SortedTable(find("processes"), columns, ({ pid, device }) => `${pid} ${device}`);
   return {
-    show(processes, unlisted, filtered) {
-      const why = Object.entries(unlisted);
+    show(processes, why, filtered) {
       setHidden(find("unlisted"), why.length === 0);
-      setText(find("unlisted"), why.map(([key, words]) => `${key}: processes are not known: ${words}`).join(". "));
+      setText(find("unlisted"), why.length ? `Processes are not known. ${why.join(". ")}.` : "");
       setHidden(find("processes").parentElement, processes.length === 0);
       setHidden(find("no-processes"), processes.length + why.length !== 0);
       setText(find("no-processes"), filtered ? "no process matches the filter" : "no process uses a device");
