@@ -183,7 +183,7 @@ class AimExporter(Tracker):
     def _log(self, step: int, values: Mapping[str, int | float], measured: bool = False) -> None:
         context = {"subset": "system"} if measured else None
         for name, value in values.items():
-            self._run.track(float(value), name=name, step=step, context=context)  # a metric's values are of one type
+            self._run.track(float(value), name=name, step=step, context=context)  # always float: a metric's values must have one type
 
 
 # ClearML's automatic hooks into a program, all to be switched off. auto_connect_frameworks=False would leave detect_repository on. That

@@ -77,7 +77,7 @@ class Wanted:
         }
 
 
-def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
+def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # the default is immutable
     """Read recordings and return their report; None without any record.
 
     Raises:
@@ -152,7 +152,7 @@ def _with_file_name(name: str) -> Iterator[None]:
         raise AccelMetricsError(f"cannot read {name}: {error.strerror or error}") from error
 
 
-def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
+def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # the default is immutable
     """Return the report of records; None without records. The records of one process of a run must be in order of time."""
     found: dict[tuple[str, str, str], RecordStream] = {}
     own_work: dict[tuple[str, StepSource], Done] = {}
