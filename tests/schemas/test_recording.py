@@ -97,7 +97,7 @@ def test_unreadable_lines_are_counted(tmp_path: Path) -> None:
     recording = RecordFile(path)
     assert [one.to_dict() for one in recording] == [one.to_dict() for one in records()[:2]]
     assert recording.skipped == 3
-    assert recording.complaint.startswith(f"{path}, line 2: not an accelmetrics document: schema_version: Field required")
+    assert recording.complaint.startswith(f"{path}, line 2: not a record: schema_version: Field required")
 
 
 @pytest.mark.parametrize(
