@@ -398,9 +398,11 @@ class RecordStream:
         marks = [Mark("gap", "nothing was read", at, at + seconds) for at, seconds in self.gaps]
         for key, gaps in self.silences.items():
             marks += [Mark("silence", f"{labels.get(key, key)} gave nothing", at, at + seconds) for at, seconds in gaps]
+        slack = (self.end - self.begin) / 100
         for span in (*self._windows.values(), *self._open_windows.values()):
             begin, end = span.begin_ns / 1e9, self.end if span.end_ns is None else span.end_ns / 1e9
-            if begin > self.begin or end < self.end:  # a window around the whole recording, such as of its summary, shows nothing
+            # A window around the whole recording, such as of its summary, shows nothing. It may begin just after the first reading.
+            if begin - self.begin > slack or self.end - end > slack:
                 marks.append(Mark("window", span.name, begin, end))
         marks += next((epochs for logged in steps if (epochs := logged.epochs())), [])
         marks.sort(key=lambda one: one.begin)

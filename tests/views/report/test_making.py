@@ -127,7 +127,7 @@ def test_of_very_many_windows_the_first_are_marked() -> None:
 def test_a_window_around_the_whole_recording_is_not_marked() -> None:
     """As of the summary that `record` writes at its end: its shade and its name would be in every plot."""
     run = [record(second, {"gpu.0.gpu": 1}, gpus=1) for second in range(10)]
-    ends = {"summary": (START - 0.1, START + 9.1), "warm-up": (START, START + 4)}
+    ends = {"summary": (START + 0.01, START + 9.1), "warm-up": (START, START + 4)}
     spans = tuple(WindowSpan(name, int(begin * 1e9), int(end * 1e9)) for name, (begin, end) in ends.items())
     run[-1] = run[-1]._replace(windows=(WindowSpan("total", int((START - 0.1) * 1e9), None), *spans))
     assert [name for name, _, _ in marked(only(run), "window")] == ["warm-up"]
