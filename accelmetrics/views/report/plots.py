@@ -27,6 +27,10 @@ from accelmetrics.views.report.series import BUCKETS
 
 LINES = 8
 """Largest number of lines in a plot. More devices are drawn as one band from the lowest to the highest, with their median."""
+CELLS = 500_000
+"""Largest number of values in all lines of a report. With more lines, each has fewer points."""
+FEWEST = 100
+"""Smallest number of points to which a line is reduced."""
 ROWS = 24
 """Largest number of rows of the strip. With more, all devices share one row for each reason."""
 TITLES = {
@@ -246,6 +250,8 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
         usual = min(logging, default=(first, 0))[1]
         shown += [_Shown(letter, stream, origin, numbers, min(numbers.values(), default=usual)) for stream, origin, numbers in streams]
     groups = _groups(shown)
+    lines = sum(min(len(group), LINES) for group in groups.values())
+    points = max(FEWEST, min(BUCKETS, CELLS // (3 * max(lines, 1))))
     constant, plots, names = [], [], {}
     for name, group in groups.items():
         values = {value for _, series in group for value in chain(series.low, series.high) if value is not None}
@@ -254,7 +260,7 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
             unit, factor = shown_unit(group[0][1].unit, abs(value))
             constant.append(f"{_title(name)} {value / factor:.4g} {unit}".rstrip())
         elif values:
-            plots.append(_metric_plot(name, group, axis))
+            plots.append(_metric_plot(name, group, axis, points))
             names[plots[-1].name] = {series.name for _, series in group}
     logged = []
     for name, plot in _curves(shown, axis):
@@ -378,23 +384,33 @@ def _groups(shown: Sequence[_Shown]) -> dict[str, _Group]:
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(MACHINE), order.get(item[0], len(order)), item[0])))
 
 
-def _metric_plot(name: str, group: _Group, axis: Axis) -> Plot:
+def _thinned(times: Sequence[float], columns: Sequence[Column], width: float, most: int) -> tuple[Sequence[float], Sequence[Column]]:
+    """Return the lowest, mean and highest values of a series at ``most`` points or fewer, by merging neighbours."""
+    if len(times) <= most:
+        return times, columns
+    while len(numbers := sorted({floor(at / width) for at in times})) > most:
+        width *= 2
+    place_of = {number: place for place, number in enumerate(numbers)}
+    places = [place_of[floor(at / width)] for at in times]
+    merged = [_bucketed(places, column, fold, len(numbers)) for column, fold in zip(columns, FOLDS, strict=True)]
+    return [number * width for number in numbers], merged
+
+
+def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
     """Return the plot of a metric: one line for each device, or a band for many devices."""
     lines = []
     devices = list(dict.fromkeys(series.device or one.stream.label for one, series in group))
     for one, series in group:
         device = series.device or one.stream.label
-        label, color, x = (
-            _named(one.letter, device or "machine"),
-            devices.index(device) % LINES,
-            [at - one.origin for at in one.stream.times],
-        )
-        lines.append(PlotLine(label, color, one.letter == "B", x, series.low, series.mean, series.high, one.clock))
+        times, (low, mean, high) = _thinned(one.stream.times, (series.low, series.mean, series.high), one.stream.width, points)
+        label, color = _named(one.letter, device or "machine"), devices.index(device) % LINES
+        lines.append(PlotLine(label, color, one.letter == "B", [at - one.origin for at in times], low, mean, high, one.clock))
     if len(lines) > LINES:
         lines = [
             _band(
                 [line for line in lines if line.dashed is (letter == "B")],
                 max(max(one.stream.interval, one.stream.width) for one, _ in group if one.letter == letter),
+                points,
                 letter,
             )
             for letter in sorted({one.letter for one, _ in group})
@@ -407,7 +423,7 @@ def _metric_plot(name: str, group: _Group, axis: Axis) -> Plot:
     return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning, first.unit == "By")
 
 
-def _band(lines: Sequence[PlotLine], pace: float, letter: str) -> PlotLine:
+def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> PlotLine:
     """Return the lowest, median and highest value over the lines of one run, at common points.
 
     Recordings with different times share buckets of two intervals of the slowest one, so that each device has a value in a bucket.
@@ -416,7 +432,7 @@ def _band(lines: Sequence[PlotLine], pace: float, letter: str) -> PlotLine:
     columns: list[tuple[Column, ...]] = [(line.low, line.mean, line.high) for line in lines]
     if any(line.x != x for line in lines):
         width = 2 * pace
-        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > BUCKETS:
+        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > points:
             width *= 2
         # A bucket without any reading breaks the line.
         numbers = sorted({*numbers, *(one + 1 for one, following in pairwise(numbers) if following > one + 1)})

@@ -18,7 +18,7 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Finding, Findings, Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.report import drawing, html
-from accelmetrics.views.report.plots import pictures
+from accelmetrics.views.report.plots import FEWEST, pictures
 from accelmetrics.views.report.series import BUCKETS
 from tests.cli.shell import call
 from tests.cli.test_report import START, record, write
@@ -184,6 +184,18 @@ def test_a_day_of_eight_devices_is_less_than_five_megabytes() -> None:
     pictures = sum(map(len, re.findall(r'src="data:image/png;base64,[^"]*"', text)))  # as large however many points there are
     per_point = (len(text.encode()) - pictures) / len(times)
     assert per_point * BUCKETS + pictures < 5 * MIB
+
+
+def test_many_lines_have_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the page stays small however many metrics were recorded; peaks stay."""
+    monkeypatch.setattr("accelmetrics.views.report.plots.CELLS", 3 * 8 * 7 * 150)
+    records = noisy(900, 8)
+    dict.update(records[555].snapshot.metrics, {"gpu.3.powerWatts": 1234.0})
+    data = Reading(page(records)).data
+    ((times,),) = data["places"]
+    assert FEWEST / 2 <= len(times) <= 150
+    (power,) = [plot for plot in data["plots"] if plot["title"] == "Power"]
+    assert max(value for value in power["lines"][3]["high"] if value is not None) == 1234
 
 
 def test_what_was_missing_is_told_with_its_reason(tmp_path: Path) -> None:
