@@ -378,8 +378,12 @@ def test_a_chip_is_known_by_its_die_when_numbers_change(library: Dcmi, clock: Fa
         library.answers("die 0 11", "die 1 22", "cards 0 0")
         until(sampler, clock, lambda latest: {"npu.0.temp", "npu.1.temp"} <= latest.unavailable.keys())
         library.answers("die 0 22", "die 1 11", "temperature 0 77")
-        snapshot = until(sampler, clock, lambda latest: latest.metrics.get("npu.1.temp") == 77)
-    assert [device.identity.vendor_index for device in snapshot.devices] == [1, 0]
+        # A sample lists the devices before it takes their values, so the numbers may follow one sample later.
+        snapshot = until(
+            sampler,
+            clock,
+            lambda latest: latest.metrics.get("npu.1.temp") == 77 and [device.identity.vendor_index for device in latest.devices] == [1, 0],
+        )
     assert snapshot.metrics["npu.0.temp"] == 41
 
 

@@ -155,7 +155,7 @@ def test_no_process_at_all(simulator: NvmlSimulator) -> None:
         (["--children"], "--children needs the launcher"),
         (["--pid", "0"], "'0' must be a process id"),
         (["--expect", "0-1"], "'0-1' has no name: write NAME=LIST"),
-        (["--expect", "actor="], "is no device"),
+        (["--expect", "actor="], "is not a device"),
         (["--role", "actor=x"], "'x' must be a process id"),
         (["--expect", "actor=9"], "unknown device 'gpu.9'"),
         (["--role", "actor=1,teacher=1"], "named twice"),

@@ -180,4 +180,6 @@ def test_the_monitors_error_goes_when_the_source_answers_again(caplog: pytest.Lo
         with monitor.window() as window:
             pass
         assert window.summary["gpu.0.temp"].last == 41
-    assert [line.getMessage().partition(" (`")[0] for line in caplog.records] == ["source fake: gpu.0: driver_error: OSError: no answer"]
+    assert [line.getMessage().partition(" (run `")[0] for line in caplog.records] == [
+        "source fake: gpu.0: driver_error: OSError: no answer"
+    ]
