@@ -186,7 +186,7 @@ with patch.multiple(TrainingRun, _row=fail, step=fail):
 with patch.multiple(Monitor, start=fail, stop=fail, log=fail):
     run({})
 table = loggers.CSVLogger("table")
-with patch.object(DeviceMonitor, "_after_batch", fail):
+with patch.object(RunHook, "row", fail):
     run({}, table)
 """
 
