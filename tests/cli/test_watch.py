@@ -367,8 +367,9 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
     """With a patience of an hour, keys are heard and the end comes while the call hangs; the device's row says what is the matter."""
     with on_terminal(*FAST, "--timeout", "3600", env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
+        before = simulator.calls()["nvmlDeviceGetTemperature", 0]  # a call that hangs as soon as the rule is there counts too
         simulator.rule("nvmlDeviceGetTemperature", hang=True)
-        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 1)
+        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=before + 1)
         terminal.type("?", "open or close this help")
         assert terminal.end("q") == 0
         assert left(terminal)
