@@ -291,7 +291,7 @@ def test_a_kill_while_the_command_is_stopped_changes_nothing(busy: NvmlSimulator
     """The shell has the terminal then, which was given back."""
     with shell(env=busy.environment()) as terminal:
         terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- sh -c 'echo $PPID > {tmp_path}/pid; sleep 3600'\r")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until(lambda: terminal.lines[-1] == LINE and (tmp_path / "pid").exists())
         terminal.type("\x1a", "Stopped")
         before = len(terminal.raw)
         terminal.type(f"kill -9 $(cat {tmp_path}/pid); wait; clear; stty size\r", "^24 100$")
