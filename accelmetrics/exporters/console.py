@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Style = Literal["line", "table"]
 STYLES = get_args(Style)
+MOST_FINDINGS = 3
+"""Maximum number of findings in a line; further ones are only counted."""
 LINE = 80
 """Width of a line if the terminal's width is unknown."""
 
@@ -201,10 +203,9 @@ def line(snapshot: Snapshot, findings: Sequence[Finding] = (), width: int = LINE
     """
     silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
     names = [f"{finding.rule} {finding.key}".rstrip() for finding in findings]
-    ends = [silent]
-    if names:
-        ends = [f"{silent} | ! {counted(len(names), 'finding')}"]
-        ends.insert(0, f"{ends[0]}: {', '.join(names[:3])}{f', and {len(names) - 3} more' if len(names) > 3 else ''}")
+    more = f", and {len(names) - MOST_FINDINGS} more" if len(names) > MOST_FINDINGS else ""
+    found = f"{silent} | ! {counted(len(names), 'finding')}" if names else silent
+    ends = (f"{found}: {', '.join(names[:MOST_FINDINGS])}{more}", found) if names else (silent,)
     text = ""
     for end in ends:
         for devices in _shapes(snapshot):

@@ -393,10 +393,8 @@ class Run:
             Deadline of the last reading.
         """
         now = time.monotonic()
-        self._deadline, self._failing_deadline = (
-            min(deadline, self._deadline),
-            min(deadline, now + LONGEST_FAILING_STOP, self._failing_deadline),
-        )
+        self._deadline = min(deadline, self._deadline)
+        self._failing_deadline = min(deadline, now + LONGEST_FAILING_STOP, self._failing_deadline)
         if not self.left.is_set():
             self._reached.append(STOPPING)
             self.ticker.leave(self)

@@ -129,10 +129,7 @@ Combine = Callable[[Iterable[float]], float]
 def _of_measure(stream: StreamReport, measure: str, combine: Combine) -> list[float | None]:
     """Return a measure combined over all whole devices, by block."""
     return _together(
-        (
-            _blocks(stream, stream.times, one.mean)
-            for one in [one for one in stream.series if one.measure == measure and one.key.count(".") == 2]
-        ),
+        (_blocks(stream, stream.times, one.mean) for one in stream.series if one.measure == measure and one.key.count(".") == 2),
         combine,
     )
 

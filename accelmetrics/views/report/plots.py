@@ -7,7 +7,7 @@ counted from the first step of each, or from its begin. :func:`aligned` changes 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain, pairwise
@@ -384,12 +384,18 @@ def _groups(shown: Sequence[_Shown]) -> dict[str, _Group]:
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(MACHINE), order.get(item[0], len(order)), item[0])))
 
 
+def _buckets(times: Collection[float], width: float, most: int) -> tuple[float, list[int]]:
+    """Return a width, doubled until at most ``most`` buckets have a time, and the numbers of these buckets, rising."""
+    while len(numbers := sorted({floor(at / width) for at in times})) > most:
+        width *= 2
+    return width, numbers
+
+
 def _thinned(times: Sequence[float], columns: Sequence[Column], width: float, most: int) -> tuple[Sequence[float], Sequence[Column]]:
     """Return the lowest, mean and highest values of a series at ``most`` points or fewer, by merging neighbours."""
     if len(times) <= most:
         return times, columns
-    while len(numbers := sorted({floor(at / width) for at in times})) > most:
-        width *= 2
+    width, numbers = _buckets(times, width, most)
     place_of = {number: place for place, number in enumerate(numbers)}
     places = [place_of[floor(at / width)] for at in times]
     merged = [_bucketed(places, column, fold, len(numbers)) for column, fold in zip(columns, FOLDS, strict=True)]
@@ -431,9 +437,7 @@ def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> P
     x = lines[0].x
     columns: list[tuple[Column, ...]] = [(line.low, line.mean, line.high) for line in lines]
     if any(line.x != x for line in lines):
-        width = 2 * pace
-        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > points:
-            width *= 2
+        width, numbers = _buckets([at for line in lines for at in line.x], 2 * pace, points)
         # A bucket without any reading breaks the line.
         numbers = sorted({*numbers, *(one + 1 for one, following in pairwise(numbers) if following > one + 1)})
         x, place_of = [number * width for number in numbers], {number: place for place, number in enumerate(numbers)}
